@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agents.scripted import OverError, Scripted, ToolHands, failed, says, wants
 from plait.agents.budget import estimate_request_tokens
 from plait.agents.messages import (
-    NOBODY,
+    NO_PROVIDER,
     Message,
     ModelRequest,
     ModelResponse,
@@ -351,7 +351,7 @@ def test_a_model_that_declines_is_a_failure() -> None:
 
 def test_without_a_provider_it_says_what_to_do() -> None:
     failure = failure_of(talked(agent(), ToolHands(None)))
-    assert failure == Failure(NOBODY, "refused", path="agent")
+    assert failure == Failure(NO_PROVIDER, "refused", path="agent")
 
 
 def test_a_provider_that_fails_ends_it_with_what_there_is() -> None:

@@ -91,7 +91,7 @@ def test_an_agent_that_failed_before_its_first_question_is_no_step(top: Path) ->
     plain: Says = lambda _: says("hi")  # noqa: E731
     journal, hands = MemoryJournal(), Hands(top, plain)
     hands.scripted = None
-    assert ended(top, "f.yaml", flow, hands, journal).startswith("nobody said which provider")
+    assert ended(top, "f.yaml", flow, hands, journal).startswith("no provider is configured")
     hands.scripted = Scripted(plain)
     assert ended(top, "f.yaml", flow, hands, journal) == "done"
 

@@ -1,8 +1,6 @@
-"""What is said to a language model, and what it answers: data that a journal can keep.
+"""Model requests and responses as data that a journal can hold, and the `Provider` port.
 
-Nothing here knows a wire format, a key or a price.  Whoever carries a question out
-is a `Provider`, given by the hands of a run; tests and demos give one that plays back
-what was said before.
+Nothing here knows a wire format, a key or a price.
 """
 
 from __future__ import annotations
@@ -19,19 +17,19 @@ if TYPE_CHECKING:
 
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 Ending: TypeAlias = Literal["end", "tools", "length", "refused"]
-"""Why a model stopped: it was done, wants tools to be called, had no room left, or declined."""
+"""Why a model stopped: it is done, requests tools, reached `max_tokens`, or declined."""
 OnText: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A model asks for a call of a tool."""
+    """A request of a model to call a tool."""
 
     id: str
     name: str
     """As it was offered."""
     arguments: Json = field(default_factory=dict)
-    """A map; whatever else a model wrote is kept as it wrote it, and refused."""
+    """A map; any other value is kept as the model wrote it, and refused."""
 
     def record(self) -> dict[str, Json]:
         return {"id": self.id, "name": self.name, "arguments": self.arguments}
@@ -42,21 +40,21 @@ class Message:
     role: Role
     text: str = ""
     uses: tuple[ToolRequest, ...] = ()
-    """Of an assistant."""
+    """Role assistant: the tool requests."""
     answers: str = ""
-    """Of a tool: the id of the use that this is the answer to."""
+    """Role tool: the id of the request that this is the result of."""
     failed: bool = False
-    """Of a tool: the text says why there is no answer."""
+    """Role tool: the text says why there is no result."""
     blocks: Json = None
-    """Of an assistant: see `Answer.blocks`."""
+    """Role assistant: see `ModelResponse.blocks`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOffer:
-    """A tool that a model may ask for."""
+    """A tool that a model may request."""
 
     name: str
-    """What a wire format allows: letters, digits, `_` and `-`, at most 64."""
+    """A name that wire formats allow: letters, digits, `_` and `-`, at most 64."""
     description: str
     schema: Mapping[str, Json]
     tool_id: str = ""
@@ -64,19 +62,19 @@ class ToolOffer:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A question, with all that was said before it."""
+    """A request to a model, with all earlier messages."""
 
     messages: tuple[Message, ...]
     system: str = ""
     model: str | None = None
-    """A name or a tier of the provider; None: the one that it is configured with."""
+    """A name or a tier of the provider; None: its default."""
     tools: tuple[ToolOffer, ...] = ()
     schema: Mapping[str, Json] | None = None
-    """The answer has to be JSON of this schema."""
+    """The response has to be JSON of this schema."""
     options: Mapping[str, Json] = field(default_factory=dict)
-    """max_tokens, temperature, stop, … and whatever else the provider's body takes."""
+    """max_tokens, temperature, stop, … and other fields of the provider's request body."""
     schema_retries: int = 2
-    """How often a model hears what is wrong with an answer that does not meet the schema."""
+    """How often the model may correct a response that does not match the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +82,13 @@ class TokenUsage:
     input: int = 0
     output: int = 0
     cached: int = 0
-    """Of the input: read from the provider's cache, at its price."""
+    """Input tokens that the provider read from its cache, at the price of the cache."""
     cost: float | None = None
-    """None: nobody knows the price."""
+    """None: the price is unknown."""
     calls: int = 1
-    """Requests that were answered, with those whose answer was not usable."""
+    """Requests with a response, usable or not."""
     estimated: int = 0
-    """Of the tokens: those that no server counted; they are reckoned from the length of what was
-    said.
-    """
+    """Tokens that no server counted; they are estimated from the length of the text."""
 
     @property
     def tokens(self) -> int:
@@ -131,16 +127,16 @@ class ModelResponse:
     model: str = ""
     ending: Ending = "end"
     data: Json = None
-    """Of a question with a schema: what the text says, checked."""
+    """The structured output, checked, if the request has a schema."""
     blocks: Json = None
-    """What the model said in the words of its wire format, where text and uses do not say all of it
-    (its thoughts, signed by the server): it wants to hear that again as it was."""
+    """The response in its wire format, if text and uses do not hold all of it (signed reasoning).
+    The next request sends it back unchanged."""
 
     def message(self) -> Message:
         return Message("assistant", self.text, self.uses, blocks=self.blocks)
 
     def record(self) -> dict[str, Json]:
-        """As a journal keeps it."""
+        """Return the response as a journal holds it."""
         return {
             "text": self.text,
             "uses": [use.record() for use in self.uses],
@@ -153,7 +149,7 @@ class ModelResponse:
 
     @classmethod
     def of(cls, record: Mapping[str, Json]) -> ModelResponse:
-        """The answer that was recorded."""
+        """Return the response from its record."""
         uses = record.get("uses")
         usage = record.get("usage")
         return cls(
@@ -170,16 +166,14 @@ class ModelResponse:
 
 
 class Provider(Protocol):
-    """Whoever answers questions to a model."""
+    """Sends requests to a model.  `services` of a run has one; tests use scripted ones."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def fingerprint(self) -> str:
-        """Digest of how it is configured, without keys; a recorded answer counts only for the
-        same.
-        """
+        """Digest of its configuration, without keys; a record counts only for the same digest."""
 
     def ask(
         self,
@@ -189,19 +183,18 @@ class Provider(Protocol):
         stop: StopSignal,
         on_text: OnText | None = None,
     ) -> ModelResponse:
-        """The whole answer; `on_text` hears its text as it comes.
+        """Return the whole response; call `on_text` with its text as it arrives.
 
-        Raises StepError, of kind network, server_error, rate_limit, timeout, refused or bad_answer;
-        what was paid for such an answer is in the failure's output, as `usage`.  A run that is to
-        stop is `Interrupted`.
+        Raise StepError of kind network, server_error, rate_limit, timeout, refused or bad_answer,
+        with the `usage` in the failure's output; raise Interrupted when the run stops.
         """
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None:
-        """What so much costs, if that is known."""
+        """Return the cost of a usage; None: it is unknown."""
 
 
 def sum_usage(usages: Sequence[TokenUsage]) -> TokenUsage:
-    """What several answers took together."""
+    """Return the usage of several responses together."""
     whole = NO_USAGE
     for usage in usages:
         whole = whole + usage
@@ -209,13 +202,13 @@ def sum_usage(usages: Sequence[TokenUsage]) -> TokenUsage:
 
 
 FIRST: Final = "turn:1"
-"""The only question of such a step, whichever attempt asks it."""
+"""The name of the first turn of a session."""
 
-ASKING: Final = ("turns", "tokens", "spend", "seconds")
-"""The limits that are looked at before a question."""
+TURN_LIMITS: Final = ("turns", "tokens", "spend", "seconds")
+"""The limits that are checked before a turn."""
 
-NOBODY: Final = (
-    "nobody said which provider to ask: name one (provider: openai), set PLAIT_PROVIDER to its "
+NO_PROVIDER: Final = (
+    "no provider is configured: name one (provider: openai), set PLAIT_PROVIDER to its "
     "name, "
     "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent "
     "instead"
@@ -223,12 +216,10 @@ NOBODY: Final = (
 
 
 def provider_fingerprint(provider: str | Provider | None) -> Json:
-    """What tells one provider from another, in a fingerprint."""
+    """Return what identifies a provider in a fingerprint."""
     return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
 
 
 def options_fingerprint(options: Mapping[str, Json]) -> Json:
-    """What of the options an answer depends on; its room is a limit: a run may go on with more of
-    it.
-    """
+    """Return the options that a response depends on, without `max_tokens`, which is a limit."""
     return {name: value for name, value in options.items() if name != "max_tokens"}

@@ -1,12 +1,12 @@
-"""Which tools an agent may ask for: those that a pattern names, and no other.
+"""Permissions: which tools an agent may request, by patterns.
 
     team/report        one tool
     core/file/*        every tool below core/file
     *                  every tool
     directive:team/*   other directives, which only patterns with this prefix name
 
-`*` stands for any characters, `/` too; nothing else is special.  Whoever is inside an agent
-has at most what that agent has: both have to allow it.
+`*` stands for any characters, `/` too; nothing else is special.  A tool that an inner agent requests
+must be allowed by all agents around it, too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TOOL: Final = "tool:"
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Patterns over ids; none of them: nothing is allowed."""
+    """Patterns for tool ids; empty: nothing is allowed."""
 
     patterns: tuple[str, ...] = ()
     within: Permissions | None = None
-    """Those of the agent that this one is inside of."""
+    """The permissions of the agent around."""
 
     def allow(self, tool_id: str) -> bool:
         wanted = normalize_tool_id(tool_id)
@@ -44,12 +44,12 @@ class Permissions:
 
 
 def matches_any(patterns: Iterable[str], tool_id: str) -> bool:
-    """Does one of the patterns name this id, which is in its one spelling?"""
+    """Does one of the patterns match a normalized id?"""
     return any(_names(pattern.removeprefix(_TOOL), tool_id) for pattern in patterns)
 
 
 def normalize_tool_id(tool_id: str) -> str | None:
-    """An id in its one spelling, so that no other spelling slips by; None if it is none."""
+    """Return an id in its only spelling, so that patterns cannot be evaded; None: it is invalid."""
     prefix = DIRECTIVE if tool_id.startswith(DIRECTIVE) else ""
     try:
         return prefix + normalize_id(tool_id.removeprefix(DIRECTIVE))
@@ -65,9 +65,7 @@ def _names(pattern: str, tool_id: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _fits(pieces: tuple[str, ...], text: str) -> bool:
-    """Do the pieces stand in the text in this order, the first at its start and the last at its
-    end?
-    """
+    """Does the text have the pieces in this order, the first at its start, the last at its end?"""
     first, *middle = pieces
     if not middle:
         return text == first
@@ -75,7 +73,7 @@ def _fits(pieces: tuple[str, ...], text: str) -> bool:
     if len(text) < len(first) + len(last) or not (text.startswith(first) and text.endswith(last)):
         return False
     at, end = len(first), len(text) - len(last)
-    for piece in middle:  # the earliest place is the best: it leaves most room for those behind it
+    for piece in middle:  # the earliest match is best: it leaves most text for the next pieces
         at = text.find(piece, at, end)
         if at < 0:
             return False

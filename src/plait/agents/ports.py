@@ -1,4 +1,4 @@
-"""What agents need of the world outside."""
+"""The ports of agents: models and the catalog of tools."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class Models(Protocol):
-    """The language models that a run may ask."""
+    """The language models of a run."""
 
     def provider(self, name: str | None) -> Provider | None:
-        """The provider of that name, or the default one; None if there is none."""
+        """Return the provider with a name, or the default one; None: there is none."""
 
 
 class ToolCatalog(Protocol):
-    """The tools that a model may be offered."""
+    """The tools that a session may offer to a model."""
 
     def offers(self, patterns: Sequence[str], *, ask_servers: bool = True) -> tuple[ToolOffer, ...]:
-        """The tools whose ids match a pattern and that may run, as a model sees them, by id.
+        """Return offers for the tools that match a pattern and may run, sorted by id.
 
-        A pattern without `*` names a tool that has to exist; a TrustError if one may not run.
-        Without `ask_servers` nothing is started: a tool of an MCP server is known by its file only.
+        A pattern without `*` names a tool that must exist; TrustError if it may not run.  Without
+        `ask_servers` no MCP server is started: its tools are described by their files only.
         """

@@ -1,13 +1,13 @@
-"""A model with tools, in a loop of recorded turns.
+"""Agent sessions: a model with tools, in a loop of recorded turns.
 
-    turn:1          what the model answered: text, or tools that it wants to be called
-    turn:1.call:1   what a tool gave, or why there was no call
+    turn:1          the model response: text, or requests for tool calls
+    turn:1.call:1   the result of a tool call, or why the tool was not called
     turn:2          …
 
-Every question and every call is a performed step, so a run that goes on neither asks nor calls
-again what is recorded.  A limit is looked at before each of them.  A tool is called if it was
-offered, is permitted, and is given what its schema says; otherwise the model is told why not, and
-that is recorded like a result.  What a model or a tool says is a value: it is never a template.
+Every turn and every tool call is a step, so a resumed run repeats none that is recorded.  Limits
+are checked before each of them.  A tool is called if it was offered, is permitted, and its arguments
+match its schema; otherwise the model gets the reason as the result.  Text of models and tools is a
+value, never a template.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import partial
 
 from plait.agents.budget import CUT_OFF, TurnBudget
 from plait.agents.messages import (
-    ASKING,
-    NOBODY,
+    NO_PROVIDER,
+    TURN_LIMITS,
     Message,
     ModelRequest,
     ModelResponse,
@@ -61,44 +61,43 @@ if TYPE_CHECKING:
 
 
 MOST_AT_ONCE: Final = 4
-"""Calls of one turn that run at the same time."""
+"""Tool calls of one turn that run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
-    """A step that talks with a model until it has an answer."""
+    """A step that is one session with a model."""
 
     counts_itself = True
-    """Against a limit of steps count the calls of an agent, and not the agent."""
+    """The tool calls of an agent count against a limit of steps, the agent does not."""
     name: str
     title: str
     prompt: str
-    """Filled already: nothing in it is a template any more."""
+    """The filled text; it is not a template any more."""
     system: str = ""
     provider: str | Provider | None = None
-    """Its name; or, from Python, somebody who answers."""
+    """A name; or, from Python, a provider."""
     model: str | None = None
     tools: tuple[str, ...] = ()
-    """Patterns over the ids of tools that it may call; none: no tools."""
+    """Patterns for the ids of tools that it may call; empty: no tools."""
     schema: Mapping[str, Json] | None = None
-    """Of the answer."""
+    """The schema of a structured output."""
     limits: Limits = NO_LIMITS
     options: Mapping[str, Json] = field(default_factory=dict)
     fingerprint: str = ""
     policy: Policy = DEFAULT_POLICY
     max_output_retries: int = 2
-    """How often the model is told what is wrong with its answer, before that is a failure."""
+    """How often the model may correct a response that does not match the schema."""
     kind: str = "agent"
     once: tuple[str, ...] = ()
-    """Patterns of tools that are rather asked about than called twice, after a kill in the middle.
-    """
+    """Patterns for tools that are called at most once: a resumed run asks before a second call."""
     before: tuple[Message, ...] = ()
-    """What was said before the prompt."""
+    """The messages before the prompt."""
     consent: Consent | None = None
     own: tuple[SessionTool, ...] = ()
-    """Tools that nobody else has."""
+    """Tools that only this session has."""
     completion_check: Callable[[StepContext], str | None] | None = None
-    """What is not done yet, when the model thinks that it is at the end."""
+    """Returns what is missing when the model ends the session; None: it is complete."""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
@@ -109,9 +108,7 @@ class AgentStep:
         return ()
 
     def fingerprint_data(self) -> Json:
-        """What an answer depends on; limits do not belong to it: a run may go on with higher
-        ones.
-        """
+        """Return what a response depends on; without limits: a resumed run may have higher ones."""
         return [
             provider_fingerprint(self.provider),
             self.model,
@@ -130,9 +127,9 @@ class AgentStep:
         return AgentPlan("agent", self.prompt, self)
 
     def execute(self, plan: AgentPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
-        return AgentSession(self, ctx).to_the_end()
+        return AgentSession(self, ctx).run_to_end()
 
-    def tools_in_reach(self, run: RunContext) -> list[str]:
+    def offered_tool_ids(self, run: RunContext) -> list[str]:
         own = [tool.offer.name for tool in self.own]
         try:
             return [
@@ -148,7 +145,7 @@ class AgentStep:
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan(Plan):
-    """Shows what the model would be told, and which tools it would be offered."""
+    """Shows the prompts and the tools that the model would get."""
 
     def show(self, ctx: StepContext, log: PlanLog) -> Json:
         agent: AgentStep = self.data
@@ -156,45 +153,89 @@ class AgentPlan(Plan):
             log.add(ctx, "system", agent.system)
         log.add(ctx, self.kind, self.shown)
         if agent.tools or agent.own:
-            log.add(ctx, "tools", ", ".join(agent.tools_in_reach(ctx.run)))
+            log.add(ctx, "tools", ", ".join(agent.offered_tool_ids(ctx.run)))
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentScope:
-    """What an agent may do, for the agents inside it."""
+    """What a running agent may do; it bounds the agents inside it."""
 
     permissions: Permissions
 
 
 class AgentScopes(dict[str, AgentScope]):
-    """By path: the agents that run; shared by all steps of a run."""
+    """By path: the scopes of running agents; all steps of a run share them."""
+
+
+class Transcript:
+    """The messages and model responses of one session."""
+
+    def __init__(self, agent: AgentStep, ctx: StepContext) -> None:
+        self._agent = agent
+        self._path = ctx.path
+        self._journal = ctx.run.journal
+        prompt = Message("user", ctx.run.secrets.mask(agent.prompt))
+        self.messages: list[Message] = [*agent.before, prompt]
+        self.responses: list[ModelResponse] = []
+
+    def history(self) -> list[Message]:
+        """Return the messages, with a result for every tool request: models require one.
+
+        A call that was stopped gets its recorded result, or a message that it has none.
+        """
+        responses = [at for at, one in enumerate(self.messages) if one.role == "assistant"]
+        last = responses[-1] if responses else len(self.messages)
+        answered = {one.answers for one in self.messages[last + 1 :]}
+        uses = [use for one in self.messages[last : last + 1] for use in one.uses]
+        missing = [
+            self._recorded_result(number, use)
+            for number, use in enumerate(uses, 1)
+            if use.id not in answered
+        ]
+        return [*self.messages, *missing]
+
+    def _recorded_result(self, number: int, use: ToolRequest) -> Message:
+        known = self._journal.step(f"{self._path}/turn:{len(self.responses)}.call:{number}")
+        if known is not None:
+            return _result_message(use, known.outcome)
+        return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
+
+    def record(self, ended: str = "end") -> dict[str, Json]:
+        """Return the result of the session so far, as the step records it."""
+        last = self.responses[-1] if self.responses else ModelResponse()
+        usage = sum_usage([response.usage for response in self.responses])
+        return {
+            "output": last.text if self._agent.schema is None else last.data,
+            "text": last.text,
+            "data": last.data,
+            "usage": usage.record(),
+            "turns": len(self.responses),
+            "model": last.model,
+            "ended": ended,
+        }
 
 
 class AgentSession:
-    """One conversation while it goes on."""
+    """One session of an agent with a model, while it runs."""
 
-    def __init__(self, said: AgentStep, ctx: StepContext) -> None:
+    def __init__(self, agent: AgentStep, ctx: StepContext) -> None:
         run = ctx.run
-        above = _agency_above(run, ctx.path)
-        self.said = said
+        above = _scope_around(run, ctx.path)
+        self.agent = agent
         self.ctx = ctx
         self.run = run
-        self.permissions = Permissions(said.tools, None if above is None else above.permissions)
+        self.permissions = Permissions(agent.tools, None if above is None else above.permissions)
         self.budget = Budget()
-        self.messages: list[Message] = [
-            *said.before,
-            Message("user", run.secrets.mask(said.prompt)),
-        ]
-        self.answers: list[ModelResponse] = []
+        self.transcript = Transcript(agent, ctx)
         self._performed = 0
         self._bad_answers = 0
 
-    def to_the_end(self) -> dict[str, Json]:
-        path, limits = self.ctx.path, self.said.limits
+    def run_to_end(self) -> dict[str, Json]:
+        path, limits = self.ctx.path, self.agent.limits
         goes_on = self.ctx.can_replay
         with self.run.budgets.scope(
-            path, limits, f"'{self.said.title}'", goes_on=goes_on
+            path, limits, f"'{self.agent.title}'", goes_on=goes_on
         ) as self.budget:
             scopes = self.run.shared(AgentScopes)
             scopes[path] = AgentScope(self.permissions)
@@ -202,42 +243,11 @@ class AgentSession:
                 self._require_depth()
                 return self._run_turns()
             except LimitExceeded as end:
-                end.failure = replace(end.failure, output=self.record(end.reached.code))
+                partial_result = self.transcript.record(end.reached.code)
+                end.failure = replace(end.failure, output=partial_result)
                 raise
             finally:
                 del scopes[path]
-
-    def so_far(self) -> list[Message]:
-        """What was said, with a result for every call, also of those that were cut off: models want
-        one.
-        """
-        answers = [at for at, one in enumerate(self.messages) if one.role == "assistant"]
-        last = answers[-1] if answers else len(self.messages)
-        heard = {one.answers for one in self.messages[last + 1 :]}
-        uses = [use for one in self.messages[last : last + 1] for use in one.uses]
-        missing = [self._result(at, use) for at, use in enumerate(uses, 1) if use.id not in heard]
-        return [*self.messages, *missing]
-
-    def _result(self, number: int, use: ToolRequest) -> Message:
-        """Of a call of the last answer, if there is one."""
-        known = self.run.journal.step(f"{self.ctx.path}/turn:{len(self.answers)}.call:{number}")
-        if known is not None:
-            return _answer_to(use, known.outcome)
-        return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
-
-    def record(self, ended: str = "end") -> dict[str, Json]:
-        """What has come of it until now."""
-        last = self.answers[-1] if self.answers else ModelResponse()
-        usage = sum_usage([answer.usage for answer in self.answers])
-        return {
-            "output": last.text if self.said.schema is None else last.data,
-            "text": last.text,
-            "data": last.data,
-            "usage": usage.record(),
-            "turns": len(self.answers),
-            "model": last.model,
-            "ended": ended,
-        }
 
     # ── turns ────────────────────────────────────────────────────────────
 
@@ -245,32 +255,32 @@ class AgentSession:
         provider = self._provider()
         offers = self._offers()
         while True:
-            answer = self._perform_turn(provider, offers)
-            self.messages.append(answer.message())
-            if answer.uses:
-                self._call(answer.uses, offers)
-            elif (found := self._parse_response(answer)).fits:
-                self.answers[-1] = replace(answer, data=found.data)
-                return self.record()
+            response = self._perform_turn(provider, offers)
+            self.transcript.messages.append(response.message())
+            if response.uses:
+                self._call_tools(response.uses, offers)
+            elif (found := self._parse_response(response)).fits:
+                self.transcript.responses[-1] = replace(response, data=found.data)
+                return self.transcript.record()
             else:
-                self._send_back(found.wrong)
+                self._ask_again(found.wrong)
 
     def _provider(self) -> Provider:
-        named = self.said.provider
+        named = self.agent.provider
         provider = (
             self.run.services.get(Models).provider(named)
             if isinstance(named, str | None)
             else named
         )
         if provider is None:
-            raise StepError(Failure(NOBODY, "refused"))
+            raise StepError(Failure(NO_PROVIDER, "refused"))
         return provider
 
     def _offers(self) -> tuple[ToolOffer, ...]:
-        own = {tool.offer.name: tool.offer for tool in self.said.own}
+        own = {tool.offer.name: tool.offer for tool in self.agent.own}
         others = self._tool_offers()
         for name in own.keys() & {offer.name for offer in others}:
-            tool_id, whose = tool_id_for(name, others), self.said.title
+            tool_id, whose = tool_id_for(name, others), self.agent.title
             self.run.events.note(
                 self.ctx.path,
                 f"the tool '{tool_id}' is not offered: '{whose}' has one of that name",
@@ -278,25 +288,28 @@ class AgentSession:
         return (*own.values(), *(offer for offer in others if offer.name not in own))
 
     def _tool_offers(self) -> tuple[ToolOffer, ...]:
-        if not self.said.tools and self.said.consent is None:
+        if not self.agent.tools and self.agent.consent is None:
             return ()
-        found = self.run.services.get(ToolCatalog).offers(self.said.tools)
-        if self.said.consent is None:
+        found = self.run.services.get(ToolCatalog).offers(self.agent.tools)
+        if self.agent.consent is None:
             return tuple(offer for offer in found if self.permissions.allow(offer.tool_id))
-        return (*found, *_others(self.run, found))
+        return (*found, *_other_offers(self.run, found))
 
     def _perform_turn(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
-        number = len(self.answers) + 1
+        number = len(self.transcript.responses) + 1
         path = f"{self.ctx.path}/turn:{number}"
-        bill = TurnBudget(
+        turn_budget = TurnBudget(
             self.budget,
             partial(self.run.budgets.charge, path),
-            is_taken=not self._seems_known(path),
+            is_taken=not self._is_recorded(path),
         )
-        # Taken before it is asked: of agents side by side no two have the last question.
-        if bill.is_taken and (reached := self.budget.take(*ASKING, turns=1)) is not None:
+        # Taken before the request: two parallel agents never both get the last turn.
+        if (
+            turn_budget.is_taken
+            and (reached := self.budget.take(*TURN_LIMITS, turns=1)) is not None
+        ):
             raise self._limit(reached)
-        question = ModelTurn(
+        turn = ModelTurn(
             name=f"turn:{number}",
             title=f"turn {number}",
             fingerprint=json_digest(
@@ -304,43 +317,41 @@ class AgentSession:
                     provider.name,
                     provider.fingerprint,
                     self._offer_data(offers),
-                    self.said.fingerprint_data(),
+                    self.agent.fingerprint_data(),
                 ]
             ),
             ask=ModelRequest(
-                tuple(self.messages),
-                self.run.secrets.mask(self.said.system),
-                self.said.model,
+                tuple(self.transcript.messages),
+                self.run.secrets.mask(self.agent.system),
+                self.agent.model,
                 offers,
-                self.said.schema,
-                self.said.options,
-                schema_retries=0,  # what is wrong is told here, in a turn of its own
+                self.agent.schema,
+                self.agent.options,
+                schema_retries=0,  # the session asks again itself, in another turn
             ),
             provider=provider,
-            bill=bill,
+            budget=turn_budget,
             timeout=self.budget.available("seconds"),
             context=partial(self._context, number),
-            judge=self._useless,
+            check=self._check_response,
         )
         try:
-            outcome = self._perform(question)
+            outcome = self._perform(turn)
         finally:
-            bill.give_back()
+            turn_budget.release()
         if not isinstance(outcome, Succeeded):
-            raise self._turn_error(outcome, bill)
-        answer = ModelResponse.of(outcome.value)
-        self.answers.append(answer)
-        if not bill.is_paid:
-            self._accept_remembered(answer)
-        return answer
+            raise self._turn_error(outcome, turn_budget)
+        response = ModelResponse.of(outcome.value)
+        self.transcript.responses.append(response)
+        if not turn_budget.is_counted:
+            # It is replayed: the checks may have changed since it was recorded.
+            failure = self._check_response(response)
+            if failure is not None:
+                raise StepError(replace(failure, output=self.transcript.record(failure.kind)))
+        return response
 
-    def _accept_remembered(self, answer: ModelResponse) -> None:
-        """An earlier life asked, and that is counted; what is of use may have changed since."""
-        if (useless := self._useless(answer)) is not None:
-            raise StepError(replace(useless, output=self.record(useless.kind)))
-
-    def _seems_known(self, path: str) -> bool:
-        """Is there an answer of an earlier life?  Should it not count, a turn is taken later."""
+    def _is_recorded(self, path: str) -> bool:
+        """Is there a recorded outcome?  If it does not count, the turn is taken later."""
         if self.run.replay.is_first_run or not self.ctx.can_replay:
             return False
         known = self.run.journal.step(path)
@@ -349,119 +360,123 @@ class AgentSession:
     def _offer_data(self, offers: Sequence[ToolOffer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _turn_error(self, outcome: Failed | Skipped, bill: TurnBudget) -> StepError | LimitExceeded:
-        if isinstance(outcome, Skipped):  # in a life that recorded it so
-            said = f"the model was not asked: {outcome.why}"
-            return StepError(Failure(said, "refused", output=self.record("skipped")))
+    def _turn_error(
+        self, outcome: Failed | Skipped, turn_budget: TurnBudget
+    ) -> StepError | LimitExceeded:
+        if isinstance(outcome, Skipped):
+            why = f"the model was not asked: {outcome.why}"
+            return StepError(Failure(why, "refused", output=self.transcript.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        if (over := bill.limit_reached(failure, self.ctx)) is not None:
+        if (over := turn_budget.limit_reached(failure, self.ctx)) is not None:
             return self._limit(over)
         if "ending" in output:
-            self.answers.append(ModelResponse.of(output))
+            self.transcript.responses.append(ModelResponse.of(output))
         raw = output.get("text")
-        partial = {**self.record(failure.kind), **({"text": raw} if isinstance(raw, str) else {})}
+        partial = {
+            **self.transcript.record(failure.kind),
+            **({"text": raw} if isinstance(raw, str) else {}),
+        }
         return StepError(replace(failure, output=partial))
 
-    # ── answers that are none ────────────────────────────────────────────
+    # ── responses that do not count ──────────────────────────────────────
 
-    def _useless(self, answer: ModelResponse) -> Failure | None:
-        """Why the conversation ends with an answer in vain; a run that goes on asks for another
-        one.
+    def _check_response(self, response: ModelResponse) -> Failure | None:
+        """Return why the session fails with a response; a resumed run asks the model again.
 
-        An answer that was cut off is none, and calls that were cut off are not made.
+        A response that was cut off does not count, and its tool requests are not made.
         """
-        if answer.ending == "length":
-            room = answer.usage.output or self.said.options.get("max_tokens")
-            said = f" ({room} tokens)" if room is not None else ""
+        if response.ending == "length":
+            room = response.usage.output or self.agent.options.get("max_tokens")
+            size = f" ({room} tokens)" if room is not None else ""
             fix = "raise options.max_tokens or limits.tokens"
-            return Failure(f"{CUT_OFF}{said}: {fix}", "length")
-        if answer.ending == "refused":
+            return Failure(f"{CUT_OFF}{size}: {fix}", "length")
+        if response.ending == "refused":
             return Failure("the model declined to answer", "refused")
-        if answer.uses:
+        if response.uses:
             return None
-        if not (found := self._parse_response(answer)).fits:
+        if not (found := self._parse_response(response)).fits:
             return self._after_retries(found.wrong)
-        lacking = (
-            None if self.said.completion_check is None else self.said.completion_check(self.ctx)
+        missing = (
+            None if self.agent.completion_check is None else self.agent.completion_check(self.ctx)
         )
-        return None if lacking is None else Failure(lacking, "incomplete")
+        return None if missing is None else Failure(missing, "incomplete")
 
     def _after_retries(self, wrong: Sequence[str]) -> Failure | None:
-        """None: the model is told, and tries again."""
+        """Return the failure after the last retry; None: the model tries again."""
         bad = self._bad_answers + 1
-        if bad <= self.said.max_output_retries:
+        if bad <= self.agent.max_output_retries:
             return None
         tries = f"{bad} time{'' if bad == 1 else 's'}"
         return Failure(
             f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer"
         )
 
-    def _parse_response(self, answer: ModelResponse) -> StructuredResult:
-        """What an answer says, and what of it does not meet the schema."""
-        schema = self.said.schema
+    def _parse_response(self, response: ModelResponse) -> StructuredResult:
+        """Return the structured output of a response, and its schema errors."""
+        schema = self.agent.schema
         if schema is None:
-            return StructuredResult(answer.data)
+            return StructuredResult(response.data)
         return (
-            parse_structured(answer.text, schema)
-            if answer.data is None
-            else check_structured(answer.data, schema)
+            parse_structured(response.text, schema)
+            if response.data is None
+            else check_structured(response.data, schema)
         )
 
-    def _send_back(self, wrong: Sequence[str]) -> None:
+    def _ask_again(self, wrong: Sequence[str]) -> None:
         self._bad_answers += 1
-        schema = json_text(dict(self.said.schema or {}))
-        told = (
+        schema = json_text(dict(self.agent.schema or {}))
+        request = (
             f"Your answer cannot be used: {'; '.join(wrong)}\n"
             f"Answer again, with nothing but JSON of this schema:\n{schema}"
         )
-        self.messages.append(Message("user", told))
+        self.transcript.messages.append(Message("user", request))
 
     # ── calls ────────────────────────────────────────────────────────────
 
-    def _call(self, uses: Sequence[ToolRequest], offers: tuple[ToolOffer, ...]) -> None:
-        """Call the tools, several at a time; the model hears of their results in its own order."""
+    def _call_tools(self, uses: Sequence[ToolRequest], offers: tuple[ToolOffer, ...]) -> None:
+        """Call the tools, several at a time; the results keep the order of the requests."""
         room, reached = self._take_steps(len(uses))
-        calls = [self._use(number, use, offers) for number, use in enumerate(uses[:room], 1)]
+        calls = [self._tool_call(number, use, offers) for number, use in enumerate(uses[:room], 1)]
         outcomes = self._perform_all(calls)
-        self.messages += [
-            _answer_to(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)
+        self.transcript.messages += [
+            _result_message(use, outcome) for use, outcome in zip(uses, outcomes, strict=False)
         ]
         failed = next(
             (outcome.failure for outcome in outcomes if isinstance(outcome, Failed)), None
         )
         if failed is not None:
-            raise StepError(replace(failed, output=self.record(failed.kind)))
+            raise StepError(replace(failed, output=self.transcript.record(failed.kind)))
         if reached is not None:
             raise self._limit(reached)
 
     def _take_steps(self, wanted: int) -> tuple[int, LimitReached | None]:
-        """How many calls may be made, taken before they are made; and the limit, if that is
-        fewer.
-        """
+        """Take a step of the budget for each call; return how many, and the limit if fewer."""
         for taken in range(wanted):
-            path = f"{self.ctx.path}/turn:{len(self.answers)}.call:{taken + 1}"
-            if self._seems_known(path):
+            path = f"{self.ctx.path}/turn:{len(self.transcript.responses)}.call:{taken + 1}"
+            if self._is_recorded(path):
                 continue
             if (reached := self.run.budgets.take_step(path, self.budget)) is not None:
                 return taken, reached
         return wanted, None
 
-    def _use(self, number: int, use: ToolRequest, offers: tuple[ToolOffer, ...]) -> ToolCallTurn:
+    def _tool_call(
+        self, number: int, use: ToolRequest, offers: tuple[ToolOffer, ...]
+    ) -> ToolCallTurn:
         tool_id = tool_id_for(use.name, offers) or ""
-        once = bool(tool_id) and matches_any(self.said.once, tool_id)
+        once = bool(tool_id) and matches_any(self.agent.once, tool_id)
         return ToolCallTurn(
-            name=f"turn:{len(self.answers)}.call:{number}",
+            name=f"turn:{len(self.transcript.responses)}.call:{number}",
             title=self.run.secrets.mask(tool_call_title(tool_id or use.name, use.arguments)),
             fingerprint=tool_request_fingerprint(use),
             use=use,
             tool_id=tool_id,
             offers=offers,
             permissions=self.permissions,
-            consent=self.said.consent,
+            consent=self.agent.consent,
             policy=replace(DEFAULT_POLICY, at_most_once=True) if once else DEFAULT_POLICY,
-            context=partial(self._context, len(self.answers)),
-            own=next((tool for tool in self.said.own if tool.offer.tool_id == tool_id), None),
+            context=partial(self._context, len(self.transcript.responses)),
+            own=next((tool for tool in self.agent.own if tool.offer.tool_id == tool_id), None),
         )
 
     def _perform_all(self, calls: Sequence[ToolCallTurn]) -> list[Outcome]:
@@ -481,41 +496,34 @@ class AgentSession:
     # ── limits ───────────────────────────────────────────────────────────
 
     def _require_depth(self) -> None:
-        """Depth is no amount that is used up: whoever is called too deep fails, and its caller goes
-        on.
-        """
+        """Raise StepError if the session is nested too deeply; the caller's session goes on."""
         reached = self.budget.reach("depth")
         if reached is None:
             return
         self.run.hooks.limit_reached(self.ctx, reached, self._context(1))
-        raise StepError(reached.failure(self.record("depth")))
+        raise StepError(reached.failure(self.transcript.record("depth")))
 
     def _limit(self, reached: LimitReached) -> LimitExceeded:
-        return limit_error(reached, self.ctx, self._context(max(1, len(self.answers))))
+        return limit_error(reached, self.ctx, self._context(max(1, len(self.transcript.responses))))
 
     def _context(self, turn: int) -> dict[str, Json]:
-        """What hooks know of it."""
+        """Return the hook variables of a turn."""
         if self.run.hooks.is_empty:
             return {}
         used = self.budget.used()
         return {
-            **step_names(self.said, self.ctx.attempt),
-            "directive": self.said.title,
-            "model": self.said.model or (self.answers[-1].model if self.answers else None),
-            "limits": self.said.limits.record(),
+            **step_names(self.agent, self.ctx.attempt),
+            "directive": self.agent.title,
+            "model": self.agent.model
+            or (self.transcript.responses[-1].model if self.transcript.responses else None),
+            "limits": self.agent.limits.record(),
             "cost": used,
             "used": used,
             "turn": turn,
         }
 
 
-# ── a question ───────────────────────────────────────────────────────────
-
-
-# ── a call ───────────────────────────────────────────────────────────────
-
-
-def _answer_to(use: ToolRequest, outcome: Outcome) -> Message:
+def _result_message(use: ToolRequest, outcome: Outcome) -> Message:
     match outcome:
         case Succeeded(dict() as value):
             return Message(
@@ -526,16 +534,13 @@ def _answer_to(use: ToolRequest, outcome: Outcome) -> Message:
     return Message("tool", "there is no result", answers=use.id, failed=True)
 
 
-# ── shared ───────────────────────────────────────────────────────────────
-
-
 def _record(message: Message) -> Json:
     uses = [use.record() for use in message.uses]
     return [message.role, message.text, uses, message.answers, message.failed]
 
 
-def _agency_above(run: RunContext, path: str) -> AgentScope | None:
-    """That of the nearest agent around a path."""
+def _scope_around(run: RunContext, path: str) -> AgentScope | None:
+    """Return the scope of the nearest agent around a path."""
     scopes = run.shared(AgentScopes)
     while path:
         path = path.rpartition("/")[0]
@@ -544,11 +549,11 @@ def _agency_above(run: RunContext, path: str) -> AgentScope | None:
     return None
 
 
-def _others(run: RunContext, found: Sequence[ToolOffer]) -> Sequence[ToolOffer]:
-    """What a person may still permit, as far as it may run at all."""
+def _other_offers(run: RunContext, found: Sequence[ToolOffer]) -> Sequence[ToolOffer]:
+    """Return the other tools that may run: the user may permit them when they are called."""
     known = {offer.tool_id for offer in found}
     try:
         everything = run.services.get(ToolCatalog).offers(("*",), ask_servers=False)
     except TrustError:
-        return ()  # of a project that is not trusted only what is permitted is spoken of
+        return ()  # a project that is not trusted offers only the permitted tools
     return [offer for offer in everything if offer.tool_id not in known]

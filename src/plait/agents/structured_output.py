@@ -1,8 +1,7 @@
-"""JSON that a model wrote: read once, by one rule, and judged by a schema.
+"""Structured output: parse the JSON that a model wrote, and check it against a schema.
 
-What has no place in a journal is no JSON here: numbers that are none or have no end, half
-characters, and what is nested so deeply that nobody meant it.  Whatever is said about an answer
-names places and rules, never what the model wrote.
+Values that a journal cannot hold are not accepted: NaN, infinity, half surrogate pairs, and data
+that is nested too deeply.  Messages name places and rules, never what the model wrote.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from plait.core.records import dataclass
 from plait.core.values import Json, json_text, json_value
 
 DEEPEST: Final = 100
-"""Lists and maps inside one another."""
+"""The most levels of nested lists and maps."""
 NO_JSON: Final = "it is not JSON"
 _FENCED: Final = re.compile(r"```[^\n`]*\n(.*)\n?```", re.DOTALL)
-"""JSON that a model has put into a code block, as many do."""
+"""JSON in a code block: many models write it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,7 @@ class StructuredResult:
 
 
 def parse_structured(text: str, schema: Mapping[str, Json]) -> StructuredResult:
-    """What an answer says, and what of it does not meet the schema; ValueError if the schema is
-    none.
-    """
+    """Parse a response and check it; ValueError if the schema is invalid."""
     written = text.strip()
     fenced = _FENCED.fullmatch(written)
     for candidate in (fenced[1] if fenced else written, _only_block(written)):
@@ -53,7 +50,7 @@ def parse_structured(text: str, schema: Mapping[str, Json]) -> StructuredResult:
 
 
 def _only_block(text: str) -> str:
-    """What stands in the one code block among words; nothing, if there are more, or none."""
+    """Return the text of the only code block; "" if there is none, or several."""
     lines = text.split("\n")
     fences = [at for at, line in enumerate(lines) if line.startswith("```")]
     if len(fences) != 2 or lines[fences[1]].rstrip() != "```":
@@ -62,7 +59,7 @@ def _only_block(text: str) -> str:
 
 
 def check_structured(data: Json, schema: Mapping[str, Json]) -> StructuredResult:
-    """The same of what is data already."""
+    """Check data that is parsed already."""
     return StructuredResult(data, tuple(schema_errors(data, schema)))
 
 
@@ -78,13 +75,11 @@ def read_json(written: str) -> Json:
 
 
 def is_json_safe(data: Json) -> bool:
-    """Can it be written down and read again, by anybody?"""
+    """Can a journal hold it?"""
     if _is_deep(data):
         return False
     try:
-        json_text(data).encode(
-            "utf-8"
-        )  # half a character can be written in JSON, and then nowhere else
+        json_text(data).encode("utf-8")  # JSON can escape half a surrogate pair, UTF-8 cannot
     except (ValueRefusedError, UnicodeEncodeError):
         return False
     return True

@@ -1,8 +1,8 @@
-"""Tools as a model sees them: a name that its wire format allows, what they do, what they take.
+"""Tools as a model sees them: a name that wire formats allow, a description and a schema.
 
-Ids have `/`, names may not.  Of an id without oddities the name can be read back by anybody
-(`core/file/read` is `core__file__read`); the name of another ends with a digest of the id.
-No two ids have one name, so what a model asks for is one tool or none.
+Ids have `/`, names may not.  The name of a plain id is readable (`core/file/read` is
+`core__file__read`); other names end with a digest of the id.  No two ids have the same name, so a
+request of a model means one tool or none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from plait.tools.config import describe_violation, place_in
 
 LONGEST_NAME: Final = 64
 MAX_RESULT: Final = 50_000
-"""Characters of a tool's result that a model gets to read."""
-MOST_SAID: Final = 8
-"""Of what is wrong with arguments or an answer."""
+"""Characters of a tool's result that a model gets."""
+MAX_ERRORS: Final = 8
+"""Schema errors that a message lists."""
 ANYTHING: Final[Mapping[str, Json]] = {"type": "object", "properties": {}}
 _ODD: Final = ("__", "_-", "-_", "_/", ".")
 _DIGEST: Final = 11
@@ -32,7 +32,7 @@ _CALLED: Final = "directive-_"
 
 
 def wire_name(tool_id: str) -> str:
-    """The name under which a tool is offered: letters, digits, `_` and `-`, at most 64."""
+    """Return the name that a tool is offered by: letters, digits, `_` and `-`, at most 64."""
     plain = tool_id.removeprefix(DIRECTIVE)
     prefix = "" if plain == tool_id else _CALLED
     name = prefix + plain.replace("/", "__")
@@ -43,7 +43,7 @@ def wire_name(tool_id: str) -> str:
 
 
 def tool_id_for(name: str, offers: Iterable[ToolOffer]) -> str | None:
-    """The tool that was offered under a name."""
+    """Return the id of the tool with an offered name."""
     return next((offer.tool_id for offer in offers if offer.name == name), None)
 
 
@@ -54,7 +54,7 @@ def make_offer(tool_id: str, description: str, schema: Mapping[str, Json] | None
 
 
 def not_offered_message(name: str, offers: Iterable[ToolOffer]) -> str:
-    """What a model is told that asks for a tool which it was not offered."""
+    """Return the message for a model that requests a tool which was not offered."""
     names = [offer.name for offer in offers]
     guess = closest_name(name, names)
     known = f"did you mean {guess}? " if guess else ""
@@ -66,9 +66,7 @@ def not_offered_message(name: str, offers: Iterable[ToolOffer]) -> str:
 
 
 def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
-    """What of a value does not meet a schema, without the value; ValueError if the schema is
-    none.
-    """
+    """Return how a value violates a schema, without the value; ValueError: an invalid schema."""
     if surely_meets(value, schema):
         return []
     asked = validator(json.dumps(schema))
@@ -79,8 +77,8 @@ def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
         ]
     except UnicodeEncodeError:
         return ["it holds half a character"]
-    return found[:MOST_SAID] + (
-        [f"and {len(found) - MOST_SAID} more"] if len(found) > MOST_SAID else []
+    return found[:MAX_ERRORS] + (
+        [f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else []
     )
 
 
@@ -88,7 +86,7 @@ def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
 
 
 def format_tool_result(output: Json) -> str:
-    """A result as text: text as it is, other data as JSON; what is too long is cut, and says so."""
+    """Return a tool result as text; data becomes JSON, and a long result is cut with a note."""
     whole = text(output)
     if len(whole) <= MAX_RESULT:
         return whole

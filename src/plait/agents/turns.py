@@ -1,6 +1,4 @@
-"""One request to a model, and one tool call that the model asks for: each is a step that is
-recorded.
-"""
+"""The steps of an agent session: a model turn, and a tool call that the model requests."""
 
 from __future__ import annotations
 
@@ -31,25 +29,25 @@ if TYPE_CHECKING:
 
 
 class TextStream:
-    """The words of one answer."""
+    """Reports the text of one model response to watchers as it arrives."""
 
     def __init__(self, run: RunContext, path: str) -> None:
         self._run, self._path = run, path
         self._held = ""
-        # A secret could come in two pieces, neither of which looks like one.
+        # A secret could arrive in two pieces, so only whole lines are masked and reported.
         self._by_line = not run.secrets.is_empty
 
-    def hear(self, text: str) -> None:
+    def write(self, text: str) -> None:
         if self._by_line:
             whole, newline, self._held = (self._held + text).rpartition("\n")
             text = whole + newline
-        self._tell(text)
+        self._send(text)
 
     def finish(self) -> None:
-        self._tell(self._held)
+        self._send(self._held)
         self._held = ""
 
-    def _tell(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         if text:
             self._run.events.notify(ModelText(self._path, self._run.secrets.mask(text)))
 
@@ -57,37 +55,33 @@ class TextStream:
 TITLE_LENGTH: Final = 100
 
 Consent = Callable[[str, Mapping[str, Json]], bool]
-"""Asks a person whether a tool may be called that nobody has permitted."""
+"""Asks the user whether a tool may be called that is not permitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTool:
-    """A tool of one conversation alone; `call` gives what the model gets to read, or raises
-    StepError.
-    """
+    """A tool that only one session has; `call` returns the result, or raises StepError."""
 
     offer: ToolOffer
     call: Callable[[StepContext, Mapping[str, Json]], Json]
     ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
-    """Told of every call, before it is made or when it is not to be: its path, and whether it may
-    be made.
-    """
+    """Called before each call with its path, and whether it is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """A step that asks a model once; its value is the answer."""
+    """A step that asks a model once; its value is the response."""
 
     name: str
     title: str
     fingerprint: str
     ask: ModelRequest
     provider: Provider
-    bill: TurnBudget
-    judge: Callable[[ModelResponse], Failure | None]
-    """Why an answer is of no use: it was paid for, and does not count as given."""
+    budget: TurnBudget
+    check: Callable[[ModelResponse], Failure | None]
+    """Returns why a response fails the turn; its usage counts."""
     context: Callable[[], Mapping[str, Json]]
-    """What hooks know of it at a moment, what is used up by then included."""
+    """Returns the hook variables, with the present usage."""
     timeout: float | None = None
     policy: Policy = DEFAULT_POLICY
     kind: str = "turn"
@@ -103,39 +97,35 @@ class ModelTurn:
         run = ctx.run
         self._require_allowed(ctx)
         limits = [one for one in (self.timeout, ctx.time_left()) if one is not None]
-        speaking = TextStream(run, ctx.path)
+        stream = TextStream(run, ctx.path)
         try:
             timeout = min(limits, default=None)
-            answer = self.bill.ask(
-                self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=speaking.hear
+            response = self.budget.ask(
+                self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=stream.write
             )
         except StepError as error:
-            answer = _bad_answer(error, run.secrets.mask)
-        speaking.finish()
-        record = mask_value({**answer.record(), **self._prompt_record()}, run.secrets.mask)
-        useless = self.judge(answer)
+            response = _bad_answer(error, run.secrets.mask)
+        stream.finish()
+        record = mask_value({**response.record(), **self._prompt_record()}, run.secrets.mask)
+        useless = self.check(response)
         outcome = (
             Succeeded(record)
             if useless is None
             else Failed(replace(useless, output=record, path=ctx.path))
         )
-        facts = {"result": record, "model": self.ask.model or answer.model}
+        facts = {"result": record, "model": self.ask.model or response.model}
         run.hooks.notify_after(ctx, "turn_finished", {**self.context(), **facts})
         return require_success(outcome)
 
     def _require_allowed(self, ctx: StepContext) -> None:
-        """A hook may keep the model from being asked; that is no end that a run which goes on
-        remembers.
-        """
+        """Raise StepError if a hook prevents the request; a resumed run asks the hook again."""
         try:
             ctx.run.hooks.require("turn_started", ctx, self.context())
         except Skip as skip:
             raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
 
     def _prompt_record(self) -> dict[str, Json]:
-        """With which words a conversation began, for whoever reads it later; kept with the first
-        answer.
-        """
+        """Return the prompts of the session, to record them with the first response."""
         if self.name != FIRST:
             return {}
         system = self.ask.system if len(self.ask.messages) == 1 else ""
@@ -144,9 +134,7 @@ class ModelTurn:
 
 
 def _bad_answer(error: StepError, mask: Callable[[str], str]) -> ModelResponse:
-    """What the model said, although it does not meet the schema: it was paid for, and is
-    answered.
-    """
+    """Return a response that does not match the schema: its usage counts, and it gets a reply."""
     match error.failure:
         case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
             ending: Json = facts.get("ending", "end")
@@ -156,7 +144,7 @@ def _bad_answer(error: StepError, mask: Callable[[str], str]) -> ModelResponse:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallTurn:
-    """A step that calls a tool for a model, or says why it does not."""
+    """A step that calls a tool for a model, or returns why it does not."""
 
     name: str
     title: str
@@ -167,7 +155,7 @@ class ToolCallTurn:
     offers: tuple[ToolOffer, ...]
     permissions: Permissions
     context: Callable[[], Mapping[str, Json]]
-    """As that of a question."""
+    """Returns the hook variables, as in `ModelTurn`."""
     consent: Consent | None = None
     policy: Policy = DEFAULT_POLICY
     own: SessionTool | None = None
@@ -188,7 +176,7 @@ class ToolCallTurn:
             value = self._call_tool(ctx)
         except StepError as error:
             if error.failure.kind == "timeout" and ctx.is_expired():
-                raise  # what it is inside of had no time left: that is not the tool's failure
+                raise  # the time of a step around is over: the tool did not fail
             result = self._failure_with_output(error.failure)
         except NO_OUTCOMES:
             raise
@@ -221,7 +209,7 @@ class ToolCallTurn:
         return refused
 
     def _find_refusal(self, ctx: StepContext) -> str | None:
-        """Why the tool is not called."""
+        """Return why the tool is not called; None: it may be called."""
         if not self.tool_id:
             return not_offered_message(self.use.name, self.offers)
         if not isinstance(self.use.arguments, Mapping):
@@ -230,7 +218,7 @@ class ToolCallTurn:
         try:
             wrong = schema_errors(self.use.arguments, schema)
         except ValueError:
-            wrong = ["the schema of the tool is none"]
+            wrong = ["the tool has an invalid schema"]
         if wrong:
             return f"the arguments do not fit: {'; '.join(wrong)}"
         if (
@@ -242,13 +230,13 @@ class ToolCallTurn:
         return self._forbidden(ctx)
 
     def _forbidden(self, ctx: StepContext) -> str | None:
-        """What hooks have against it."""
-        verdict = ctx.run.hooks.fire("tool_call", ctx, self._facts())
-        if verdict is None or verdict.verb not in ("skip", "fail", "abort"):
+        """Return why hooks forbid the call; None: they do not."""
+        decision = ctx.run.hooks.fire("tool_call", ctx, self._facts())
+        if decision is None or decision.verb not in ("skip", "fail", "abort"):
             return None
-        if verdict.verb == "abort":
-            raise verdict.abort_error()
-        return f"it was not called: {verdict.message}"
+        if decision.verb == "abort":
+            raise decision.abort_error()
+        return f"it was not called: {decision.message}"
 
     def _has_consent(self) -> bool:
         return self.consent is not None and self.consent(self.tool_id, self._arguments())
@@ -260,8 +248,8 @@ class ToolCallTurn:
         return {**self.context(), "tool": self.tool_id, "params": self.use.arguments}
 
     def _failure_record(self, kind: str, message: str) -> dict[str, Json]:
-        said = format_tool_result(f"{kind}: {message}")
-        return {"output": said, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
+        text = format_tool_result(f"{kind}: {message}")
+        return {"output": text, "failed": True, "tool": self.tool_id or self.use.name, "kind": kind}
 
     def _failure_with_output(self, failure: Failure) -> dict[str, Json]:
         output = failure.output.get("output") if isinstance(failure.output, Mapping) else None
@@ -274,9 +262,7 @@ def tool_request_fingerprint(use: ToolRequest) -> str:
 
 
 def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
-    """An empty result of the call at a path, for those who say that it is done; None if there is no
-    call.
-    """
+    """Return an empty result for a tool call that the user marks as done; None: not a tool call."""
     above, dot, number = path.rpartition(".call:")
     known = journal.step(above) if dot and number.isdecimal() else None
     if known is None or not isinstance(known.outcome, Succeeded):

@@ -150,6 +150,6 @@ class ChatTurn:
     def run(self, ctx: StepContext) -> Json:
         agent = AgentSession(self.session, ctx)
         try:
-            return agent.to_the_end()
+            return agent.run_to_end()
         finally:
-            self.messages[:] = agent.so_far()
+            self.messages[:] = agent.transcript.history()

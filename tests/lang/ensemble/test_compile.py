@@ -284,7 +284,7 @@ def test_limits_and_hooks_of_a_file_hold(place: Place) -> None:
 
 def test_a_provider_that_is_missing_is_told_before_the_first_task(place: Place) -> None:
     ran = place.run("tasks: [{description: a, tool: demo/give}, {id: b, description: b}]\n")
-    assert ran.message.startswith("task 'b' needs a model, and nobody said which provider to ask")
+    assert ran.message.startswith("task 'b' needs a model, and no provider is configured")
     assert [path for path in ran.finished if path != "tasks"] == []
 
 

@@ -12,9 +12,9 @@ from functools import partial
 
 from plait.agents.budget import TurnBudget
 from plait.agents.messages import (
-    ASKING,
     FIRST,
-    NOBODY,
+    NO_PROVIDER,
+    TURN_LIMITS,
     Message,
     ModelRequest,
     Provider,
@@ -78,7 +78,7 @@ class PromptAction:
         run, request = ctx.run, plan.data
         provider = run.services.get(Models).provider(self.provider)
         if provider is None:
-            raise StepError(Failure(NOBODY, "refused"))
+            raise StepError(Failure(NO_PROVIDER, "refused"))
         if run.hooks.is_empty and not _has_recorded_turn(ctx):
             return _ask_model(request, provider, ctx)
         return self._perform_turn(
@@ -168,7 +168,7 @@ def _without_unparsable_turn(ctx: StepContext) -> StepContext:
 def _ask_model(request: ModelRequest, provider: Provider, ctx: StepContext) -> dict[str, Json]:
     run = ctx.run
     budget = run.budgets.at(ctx.path)
-    if (reached := budget.take(*ASKING, turns=1)) is not None:
+    if (reached := budget.take(*TURN_LIMITS, turns=1)) is not None:
         raise limit_error(reached, ctx)
     turn_budget = TurnBudget(budget, partial(run.budgets.charge, ctx.path))
     began = time.monotonic()
@@ -183,7 +183,7 @@ def _ask_model(request: ModelRequest, provider: Provider, ctx: StepContext) -> d
         failure = _failure(error.failure, output, time.monotonic() - began, run)
         raise _turn_error(failure, turn_budget, ctx) from None
     finally:
-        turn_budget.give_back()
+        turn_budget.release()
     stream.finish()
     if (why := ENDED_EARLY.get(response.ending)) is not None:
         output = {"text": response.text, "model": response.model, "usage": response.usage.record()}

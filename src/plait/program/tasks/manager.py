@@ -125,7 +125,7 @@ class ManagerStep:
     def execute(self, plan: ManagerPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         began = time.monotonic()
         try:
-            value = AgentSession(self._session_step(_HookDecisions()), ctx).to_the_end()
+            value = AgentSession(self._session_step(_HookDecisions()), ctx).run_to_end()
         except (StepError, LimitExceeded) as error:
             error.failure = self._with_delegations(error.failure, ctx)
             raise

@@ -94,7 +94,7 @@ class TaskStep:
         )
 
     def _run_agent(self, session: AgentStep, ctx: StepContext) -> dict[str, Json]:
-        value = AgentSession(session, ctx).to_the_end()
+        value = AgentSession(session, ctx).run_to_end()
         return {
             "raw": value["text"],
             "data": value["data"],

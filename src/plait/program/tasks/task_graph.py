@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from plait.agents.messages import NOBODY, sum_usage
+from plait.agents.messages import NO_PROVIDER, sum_usage
 from plait.agents.ports import Models
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
@@ -434,7 +434,7 @@ def _require_providers(spec: EnsembleSpec, ctx: StepContext) -> None:
         try:
             if models.provider(named) is None:
                 problems[named or ""] = Problem(
-                    f"{called} needs a model, and {NOBODY}", code="no-provider"
+                    f"{called} needs a model, and {NO_PROVIDER}", code="no-provider"
                 )
         except InputError as error:
             problems[named or ""] = replace(error.problems[0], what=f"{called}: {error.what}")
