@@ -176,7 +176,7 @@ def _ask_model(request: ModelRequest, provider: Provider, ctx: StepContext) -> d
     try:
         timeout = run.budgets.time_left(ctx)
         response = turn_budget.ask(
-            provider, request, timeout=timeout, stop=run.stop, on_text=stream.hear
+            provider, request, timeout=timeout, stop=run.stop, on_text=stream.write
         )
     except StepError as error:
         output = error.failure.output if isinstance(error.failure.output, Mapping) else {}
