@@ -22,9 +22,9 @@ LOADED = [
     # command                                                        modules, nodes of their syntax trees
     (["--version"],                                                    2,   1446),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,  37520),
-    (["call", "core/file/read", "-p", "path=flow.yaml"],              58, 105780),
-    (["run", "flow.yaml"],                                           164, 279140),
-    (["check", "flow.yaml"],                                         154, 268830),
+    (["call", "core/file/read", "-p", "path=flow.yaml"],              60, 105780),
+    (["run", "flow.yaml"],                                           170, 279140),
+    (["check", "flow.yaml"],                                         157, 268830),
     (["runs"],                                                        67, 101790),
 ]  # fmt: skip
 

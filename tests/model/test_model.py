@@ -33,7 +33,7 @@ def forgets_what_was_before(ctx: StepContext, path: str) -> StepContext:  # noqa
 def test_the_model_sees_a_step_remembered_behind_one_that_was_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StepContext, "_behind", forgets_what_was_before)
+    monkeypatch.setattr(StepContext, "_after_replay", forgets_what_was_before)
     found = lived(tmp_path / "project", 3).found
     assert "merge/s0 was remembered, and reduce/s1 before it was done again" in found
 
