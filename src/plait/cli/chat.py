@@ -18,7 +18,7 @@ from plait.app import runs as flows
 from plait.app.flow_source import CHAT
 from plait.cli.project import add_project, require_folder
 from plait.cli.run import parse_inputs
-from plait.cli.trust_prompt import ask_for_trust, is_interactive
+from plait.cli.trust_prompt import ask_for_trust
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
 from plait.core.records import replace
@@ -32,6 +32,7 @@ from plait.program.program import DirectiveProgram
 from plait.views.chat import ChatView
 from plait.views.format import one_line
 from plait.views.summary import Result
+from plait.views.terminal import is_interactive
 
 if TYPE_CHECKING:
     import argparse

@@ -15,8 +15,14 @@ from plait.core.values import Json
 from plait.lang.check import FILE_KINDS, check_file, flow_files
 from plait.lang.findings import Finding, Severity
 from plait.template.profiles import profile_named
-from plait.views.format import pluralize
-from plait.views.terminal import Paint, format_problem, paint_for, problem_data, write_json
+from plait.views.terminal import (
+    Paint,
+    format_problem,
+    paint_for,
+    pluralize,
+    problem_data,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser

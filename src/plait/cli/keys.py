@@ -19,7 +19,6 @@ from getpass import getpass
 
 from plait.app.toolbox import toolbox
 from plait.cli.arguments import require_choice
-from plait.cli.trust_prompt import is_interactive
 from plait.cli.values import file_text, read_json
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -30,6 +29,7 @@ from plait.tools.trust.signatures import ROTATION, key_fingerprint
 from plait.views.terminal import (
     cut,
     format_table,
+    is_interactive,
     paint_for,
     printable,
     width,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
+from plait.views.terminal import is_interactive
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
     from plait.tools.call import Toolbox
-    from plait.tools.trust.decisions import Trust
+    from plait.tools.trust.decisions import Trust, TrustQuestion
 
 
 def add_project(parser: Parser, *, lockable: bool = True) -> None:
@@ -43,8 +43,14 @@ def load_toolbox(options: argparse.Namespace, *, asking: bool = False) -> Toolbo
     from plait.app.toolbox import toolbox
 
     require_folder(options.project)
-    tools = toolbox(options.project, ask=ask_for_trust if asking and is_interactive() else None)
+    tools = toolbox(options.project, ask=_ask_for_trust if asking and is_interactive() else None)
     return _with_lockfile(tools) if getattr(options, "locked", False) else tools
+
+
+def _ask_for_trust(question: TrustQuestion) -> bool:
+    from plait.cli.trust_prompt import ask_for_trust
+
+    return ask_for_trust(question)
 
 
 def trust_project(trust: Trust) -> None:

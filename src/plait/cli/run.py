@@ -22,7 +22,6 @@ from plait.app.runs import Options, RunObservers
 from plait.app.toolbox import toolbox, warm_up
 from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder, trust_project
-from plait.cli.trust_prompt import ask_for_trust, is_interactive
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
 from plait.core.documents import parse
 from plait.core.errors import InputError
@@ -30,6 +29,7 @@ from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.views.format import json_line
+from plait.views.terminal import is_interactive
 from plait.views.text import PlainView, QuietView, View
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ def run_with_view(work: RunCommand, view: View) -> int:
 
 
 def _asking(view: View) -> AskTrust:
+    from plait.cli.trust_prompt import ask_for_trust
+
     def ask(question: TrustQuestion) -> bool:
         with view.aside():
             return ask_for_trust(question)

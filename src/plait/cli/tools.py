@@ -27,13 +27,13 @@ from plait.tools.rules import check_pairs, short_id
 from plait.tools.spaces import Space, Spaces
 from plait.tools.trust.decisions import Lockfile
 from plait.tools.trust.lockfile import LOCK
-from plait.views.format import pluralize
 from plait.views.terminal import (
     Paint,
     cut,
     error_data,
     format_table,
     paint_for,
+    pluralize,
     printable,
     width,
     write_json,

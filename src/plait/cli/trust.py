@@ -23,7 +23,7 @@ from plait.app import takeover
 from plait.app.toolbox import approve_mcp, inspect_mcp_tool, toolbox
 from plait.cli.keys import add_key, key_state
 from plait.cli.project import add_project, load_toolbox, require_folder
-from plait.cli.trust_prompt import confirm, is_interactive
+from plait.cli.trust_prompt import confirm
 from plait.cli.values import read_json, require_mapping
 from plait.core.errors import InputError, PlaitError, TrustError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
@@ -32,8 +32,16 @@ from plait.tools.call import prepare
 from plait.tools.invocation import McpCall
 from plait.tools.spaces import normalize_id
 from plait.tools.trust.decisions import project_files
-from plait.views.format import pluralize
-from plait.views.terminal import cut, fold_line, paint_for, printable, width, write_json
+from plait.views.terminal import (
+    cut,
+    fold_line,
+    is_interactive,
+    paint_for,
+    pluralize,
+    printable,
+    width,
+    write_json,
+)
 
 if TYPE_CHECKING:
     import argparse

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 _MOST_LISTED: Final = 200
 
 
-def is_interactive() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def ask_for_trust(question: TrustQuestion) -> bool:
     """`y`, or `show` and then `y`; anything else is no."""
     paint = paint_for(sys.stderr)

@@ -79,10 +79,6 @@ def nth_attempt(attempt: int, of: int) -> str:
     return f"attempt {attempt} of {of}" if of else f"attempt {attempt}"
 
 
-def pluralize(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def clock(seconds: float) -> str:
     """0:07, 1:02:03, 2d 3:04:05."""
     whole = int(max(0.0, seconds))

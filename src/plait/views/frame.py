@@ -11,10 +11,11 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.engine.kinds import step_kind
 from plait.engine.limits import UsageTally
-from plait.views.format import clock, nth_attempt, one_line, pluralize, sign, state_colour
+from plait.views.format import clock, nth_attempt, one_line, sign, state_colour
 from plait.views.lines import part_figures, row_state, usage_line, usage_words
 from plait.views.parts import AGENT, CALL, LISTED, TURN, Part, Row, RunningStep
 from plait.views.progress import Progress
+from plait.views.terminal import pluralize
 
 WIDEST_BAR: Final = 30
 NARROWEST_BAR: Final = 10

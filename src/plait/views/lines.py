@@ -9,7 +9,7 @@ from plait.engine.events import StepFinished
 from plait.engine.kinds import step_kind
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Skipped
-from plait.views.format import clock, first_line, money, one_line, pluralize, short, sign, speed
+from plait.views.format import clock, first_line, money, one_line, short, sign, speed
 from plait.views.parts import (
     AGENT,
     TURN,
@@ -20,6 +20,7 @@ from plait.views.parts import (
     outcome_state,
 )
 from plait.views.progress import Progress
+from plait.views.terminal import pluralize
 
 
 def stopping_line(progress: Progress, *, at_once: bool) -> str:

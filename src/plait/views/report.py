@@ -22,7 +22,6 @@ from plait.views.format import (
     describe_failure,
     first_line,
     one_line,
-    pluralize,
     sign,
     state_colour,
 )
@@ -31,6 +30,7 @@ from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
 from plait.views.summary import end_reason, suggested_commands
+from plait.views.terminal import pluralize
 
 MOST_FAILURES: Final = 50
 MAP: Final = "map"

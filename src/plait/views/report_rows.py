@@ -22,7 +22,6 @@ from plait.views.format import (
     describe_failure,
     money,
     one_line,
-    pluralize,
     short,
     sign,
     state_colour,
@@ -30,7 +29,7 @@ from plait.views.format import (
 from plait.views.lines import row_state, usage_line
 from plait.views.parts import AGENT, CALL, ENSEMBLE, HOOK, TURN, Row
 from plait.views.progress import make_row
-from plait.views.terminal import format_table
+from plait.views.terminal import format_table, pluralize
 
 INDENT: Final = " " * 6
 NOTHING: Final = "—"

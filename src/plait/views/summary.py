@@ -15,10 +15,11 @@ from plait.engine.events import Status
 from plait.engine.kinds import step_kind
 from plait.engine.outcome import ABORTED, TOO_MANY, Failure
 from plait.engine.paths import is_at_or_below
-from plait.views.format import clock, one_line, pluralize, sign, without_sequences
+from plait.views.format import clock, one_line, sign, without_sequences
 from plait.views.lines import note_line, usage_line
 from plait.views.parts import AGENT, HOOK, LISTED, FailedStep
 from plait.views.progress import Progress
+from plait.views.terminal import pluralize
 
 if TYPE_CHECKING:
     from plait.views.format import Line

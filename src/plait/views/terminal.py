@@ -51,6 +51,11 @@ def _plain(text: str, colour: str) -> str:  # noqa: ARG001 - the shape of a Pain
     return text
 
 
+def is_interactive() -> bool:
+    """Can a question be asked: are standard input and standard error a terminal?"""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def width(stream: TextIO) -> int | None:
     """Columns of the terminal; None if the stream is not one."""
     if not stream.isatty():
@@ -72,6 +77,10 @@ def cut(text: str, room: int | None) -> str:
 
 def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def pluralize(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def fold_line(line: str, room: int | None) -> Iterator[str]:

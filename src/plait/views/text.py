@@ -19,7 +19,7 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.views.format import nth_attempt, one_line, pluralize, write_lines
+from plait.views.format import nth_attempt, one_line, write_lines
 from plait.views.lines import (
     failure_line,
     note_line,
@@ -32,6 +32,7 @@ from plait.views.lines import (
 from plait.views.parts import CALL, TURN, FailedStep, NoteRow, Part, Row
 from plait.views.progress import Progress, Update
 from plait.views.summary import Result, summary_lines
+from plait.views.terminal import pluralize
 
 PROGRESS_PAUSE: Final = 10.0
 """Seconds between two lines about the progress of a part."""

@@ -15,7 +15,8 @@ from plait.core.errors import shorten
 from plait.core.hints import Final
 from plait.views.diagram.model import Diagram, DiagramEdge, DiagramNode, Layout
 from plait.views.diagram.model import layout as laid_out
-from plait.views.format import Line, one_line, pluralize, sign
+from plait.views.format import Line, one_line, sign
+from plait.views.terminal import pluralize
 
 WIDEST: Final = 60
 FIRST: Final = "▷"
