@@ -266,7 +266,7 @@ def test_a_chat_that_has_ended_is_not_offered_to_go_on_and_does_not(place: Place
         refused = place.plait(command[0], heard.run, *command[1:])
         assert (refused.returncode, refused.stderr) == (
             2,
-            f"run {heard.run} is a chat, and what would be said next nobody knows\n"
+            f"run {heard.run} is a chat, which cannot be resumed\n"
             f"fix: plait show {heard.run} shows it; plait chat FILE begins a new one\n",
         )
     place.write("review.md", REVIEW.replace("permissions:", "limits: {turns: 0}\npermissions:"))

@@ -548,7 +548,7 @@ def test_a_run_whose_items_have_places_stays_where_they_are(
         lambda: flows.plan_resume(run, project=str(now)),
     ]
     for way in ways:
-        with pytest.raises(InputError, match="its items have places of their own there") as caught:
+        with pytest.raises(InputError, match="the worktrees of its items are there") as caught:
             way()
         assert (f"--project {project};" in str(caught.value.fix)) == (how == "copied")
     assert git(now, "rev-parse", "HEAD") == head

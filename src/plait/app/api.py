@@ -1,7 +1,8 @@
-"""The composition root: the public functions, each a few lines over the layers.
+"""The public functions of `plait`, each a few lines over the packages below.
 
-Imports stand inside the functions, so that `import plait` and `plait --version`
-load nothing that they do not use.
+Imports are inside the functions, so that `import plait` and `plait --version` load only what they
+use.
+
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ShellResult:
 
 
 def compile(template: Json, *, profile: str = "workflow", source: Source | None = None) -> Template:
-    """A template ready to be rendered many times: `.render(values)`, `.placeholders`."""
+    """Return a template that can be rendered many times: `.render(values)`, `.placeholders`."""
     from plait.scope import Scope
     from plait.template.template import compile_template
 
@@ -64,22 +65,24 @@ def render(
     if values is None:
         values = {}
     if strict is False and env is None:
-        return compiled.render(values)  # without keywords the call itself is faster
+        return compiled.render(values)  # a call without keywords is faster
     return compiled.render(values, strict=strict, env=env)
 
 
 def _compile_cached(template: Json, profile: str) -> Template:
-    """A template from the cache, if it is small enough to be kept there."""
+    """Return a template from the cache, if it is small enough to be cached."""
     if not isinstance(profile, str):
-        return compile(template, profile=profile)  # which says what is wrong with it
+        return compile(template, profile=profile)  # `compile` reports the error
     if isinstance(template, str):
         known = _compile_text if len(template) <= MAX_CACHED else compile
         return known(template, profile=profile)
     import marshal
 
     try:
-        key = marshal.dumps(template, 2)  # equal trees have equal bytes, and no others have
-    except ValueError:  # other types than those of JSON: let `compile` look at them
+        key = marshal.dumps(
+            template, 2
+        )  # equal trees have equal bytes, and different trees have not
+    except ValueError:  # types other than those of JSON: `compile` reports them
         return compile(template, profile=profile)
     return (
         _compile_tree(key, profile)
@@ -146,7 +149,7 @@ def sh(
 ) -> ShellResult:
     """Run shell text whose values are bound to variables, never pasted into the text.
 
-    After a timeout the `ended` of the ProcessError is what it had printed until then.
+    After a timeout the `ended` of the ProcessError has the output until then.
     """
     from plait.adapters.process.process import ProcessResult
     from plait.core.errors import ProcessError
@@ -180,9 +183,7 @@ def sh_through(
     timeout: float | None = None,
     strict: bool = False,
 ) -> int:
-    """Like `sh`, on our own standard streams: output appears as it is written, and none of it is
-    kept.
-    """
+    """Run shell text like `sh`, on the standard streams of this process; no output is kept."""
     bound = bind_script(template, values, shell=shell, strict=strict)
     return _in_shell(bound, shell, cwd, env, timeout, passthrough=True).exit_code
 
@@ -232,7 +233,7 @@ def bind_script(
     shell: str = "sh",
     strict: bool = False,
 ) -> BoundScript:
-    """The script that `sh` would run, and the environment that carries its values."""
+    """Return the script that `sh` would run, and the environment that carries its values."""
     from plait.core.errors import InputError, closest_name
     from plait.template.shell.script import bind_shell
 
@@ -252,14 +253,14 @@ def bind_script(
 
 
 def resolve_prompt(text: str | None, inputs: Mapping[str, Json] | None) -> str | None:
-    """Put inputs into a prompt; every missing variable is reported at once."""
+    """Fill inputs into a prompt; every missing variable is reported at once."""
     from plait.template.sinks import resolve
 
     return resolve(text, inputs)
 
 
 def escape_shell_value(value: Json) -> str:
-    """A value as a person would quote it, to show a command.  It does not run commands."""
+    """Quote a value as a person would, to show a command.  The result is not for running."""
     from plait.template.sinks import quote_for_display
 
     return quote_for_display(value)
@@ -279,9 +280,9 @@ def call(
     project: str | PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> dict[str, Json]:
-    """Call a tool by its id: the envelope of its result, or of what a call would do.
+    """Call a tool by its id; return the envelope of its result, or of what a call would do.
 
-    `data` is what the tool gave, as it is; whoever prints it minds the secrets in it.
+    `data` is the unmasked result of the tool: mask secrets before you print it.
     """
     from plait.tools import call as steps
     from plait.tools.chain import FLOW

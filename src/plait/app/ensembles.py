@@ -1,4 +1,4 @@
-"""Ensembles in Python: the same program as that of a file, run as a run.
+"""Ensembles in Python: compiled to the same program as a file, and run in the same way.
 
     ensemble = plait.Ensemble([research, report])
     output = ensemble.run({"topic": "tides"})
@@ -6,7 +6,8 @@
 
 In a project (a folder whose `.ai` holds more than state, or one that is named) a run is recorded in
 its state folder, shown by `plait show`, and resumed by `run(resume=ID)`.  Elsewhere nothing is
-written: the run lives in memory.
+written: the journal is in memory.
+
 """
 
 from __future__ import annotations
@@ -51,25 +52,25 @@ if TYPE_CHECKING:
     from plait.lang.loaded import LoadedFlow
 
 _PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
-"""What is data without a second look."""
+"""Types that need no further check to be data."""
 Watch = Callable[[EventRecord], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnsembleOutput:
-    """What came of an ensemble, or of as much of it as was done."""
+    """The result of an ensemble, or of the part that was done."""
 
     raw: str
-    """Of the last task."""
+    """The output of the last task."""
     task_outputs: tuple[TaskOutput, ...]
-    """In the order of the tasks; of a manager in that of its delegations."""
+    """In the order of the tasks; for a manager in the order of its delegations."""
     usage: TokenUsage
     duration: float
     run: str | None
-    """The id of its run; None if it was not recorded anywhere."""
+    """The id of its run; None: it was not recorded."""
     status: Literal["running", "done", "failed", "interrupted"]
     trace: Mapping[str, Json] = field(repr=False)
-    """All that happened, as data."""
+    """All events, as data."""
     _ids: Mapping[int, str] = field(default_factory=dict, repr=False)
     """By the identity of a task."""
 
@@ -78,12 +79,12 @@ class EnsembleOutput:
 
     @property
     def tokens(self) -> int:
-        """Into models and out of them, what was in vain included."""
+        """Input and output of models, including failed requests."""
         return self.usage.tokens
 
     @property
     def cost(self) -> float | None:
-        """None: nobody was paid, or nobody knows the price."""
+        """None: the price is unknown, or nothing was paid."""
         return self.usage.cost
 
     @property
@@ -91,7 +92,7 @@ class EnsembleOutput:
         return self.task_outputs[-1].data if self.task_outputs else None
 
     def __getitem__(self, task: str | Task) -> TaskOutput:
-        """The output of a task: by its id, or by the task itself."""
+        """Return the output of a task, by its id or by the task."""
         wanted = self._ids.get(id(task)) if isinstance(task, Task) else task
         for one in self.task_outputs:
             if one.id == wanted:
@@ -101,34 +102,32 @@ class EnsembleOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ensemble:
-    """Tasks, who does them, and in which order."""
+    """Tasks, their agents and their order."""
 
     tasks: Sequence[Task]
     name: str = field(default="ensemble", kw_only=True)
     workflow: Strategy | None = field(default=None, kw_only=True)
-    """sequential, parallel or hierarchical; None: parallel if a task has a context, else
-    sequential.
-    """
+    """sequential, parallel, hierarchical; None: parallel if a task has a context, else sequential."""
     loops: Sequence[Loop] = field(default=(), kw_only=True)
     map: MapReduce | Sequence[MapReduce] = field(default=(), kw_only=True)
     manager: Manager | None = field(default=None, kw_only=True)
     on_error: OnError = field(default="fail_fast", kw_only=True)
     max_parallel: int = field(default=4, kw_only=True)
     provider: Any = field(default=None, kw_only=True)
-    """Whom agents ask that name nobody: the name of a provider, a function, a list of answers."""
+    """The default provider of agents: a name, a function, or a list of answers."""
     model: str | None = field(default=None, kw_only=True)
     limits: Limits | Mapping[str, float] = field(default=NO_LIMITS, kw_only=True)
     hooks: Sequence[Mapping[str, Json]] = field(default=(), kw_only=True)
-    """As maps, like those of a file."""
+    """Maps, like those of a file."""
     inputs: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
-    """What a run is given if it is not given something else."""
+    """Default values of inputs."""
     project: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     _spec: EnsembleSpec = field(init=False, repr=False)
     _texts: TaskTemplates = field(init=False, repr=False)
     _hooks: tuple[Hook, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """InputError with everything that is wrong with it."""
+        """Raise InputError with everything that is wrong with it."""
         _set(self, "tasks", _to_tuple(self.tasks, Task, "the tasks of an ensemble"))
         _set(self, "loops", _to_tuple(self.loops, Loop, "the loops of an ensemble"))
         _set(self, "map", _to_tuple(self.map, MapReduce, "the map of an ensemble"))
@@ -144,11 +143,11 @@ class Ensemble:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names that its texts ask for, in order of appearance."""
+        """Return the variables that its texts name, in order of appearance."""
         return self._texts.variables()
 
     def resolve(self, inputs: Mapping[str, Json] | None = None) -> tuple[Task, ...]:
-        """Its tasks with their texts filled, as a run has them; PromptTemplateError as in a run."""
+        """Return its tasks with their texts filled; PromptTemplateError as in a run."""
         filled = self._texts.fill_all(self._merge_inputs(inputs)).tasks
         return tuple(filled[id(task)] for task in self._spec.tasks)
 
@@ -161,9 +160,9 @@ class Ensemble:
         project: str | os.PathLike[str] | None = None,
         watch: Watch | None = None,
     ) -> EnsembleOutput:
-        """Do all tasks; EnsembleError, with the outputs so far, if one cannot be done.
+        """Do all tasks; EnsembleError, with the outputs so far, if one fails.
 
-        `resume` goes on with an earlier run: what is recorded is not done again.
+        `resume` continues an earlier run: recorded outcomes are replayed.
         """
         from plait.app.runs import RunObservers, program_inputs, run_program
 
@@ -206,7 +205,7 @@ class Ensemble:
         return given
 
     def _place(self, project: str | os.PathLike[str] | None) -> str | None:
-        """The project that a run belongs to; None: there is none."""
+        """Return the project that a run belongs to; None: there is none."""
         from plait.app.toolbox import project_root
         from plait.core.projects import nearest_project
 
@@ -214,9 +213,7 @@ class Ensemble:
         return nearest_project(os.getcwd()) if named is None else project_root(named)
 
     def _program(self, given: Mapping[str, Json]) -> EnsembleProgram:
-        """With providers of its own: what a list of answers has given in one run it gives in the
-        next.
-        """
+        """Make the program, with new providers: a list of answers starts again in each run."""
         made: dict[int, Provider] = {}
         spec = self._spec
         agents = [task.agent for task in spec.tasks if task.agent is not None]
@@ -239,7 +236,7 @@ class Ensemble:
 
 
 def _in_python(error: InputError, spec: EnsembleSpec) -> PlaitError:
-    """What is asked before a run goes on, for somebody who answers in Python."""
+    """Reword what a resume asks, for the Python API."""
     if error.code != "changed":
         return error
     fix = "run(resume=…, accept_changes=True) does them again, and all that follows them"
@@ -248,9 +245,8 @@ def _in_python(error: InputError, spec: EnsembleSpec) -> PlaitError:
     if doubtful:
         named = ", ".join(f"'{name}'" for name in doubtful)
         fix += (
-            f"; the handler of {named} holds an object that may change, and nobody can tell in "
-            "another "
-            "process whether it is still the same: a function or a frozen dataclass can be told"
+            f"; the handler of {named} holds an object that may change, and another process cannot "
+            "compare it: use a function or a frozen dataclass"
         )
     return InputError.together(replace(problem, fix=fix) for problem in error.problems)
 
@@ -304,7 +300,7 @@ def _make_spec(ensemble: Ensemble) -> EnsembleSpec:
 
 
 def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
-    """Those of the list, and those that only loops and maps name."""
+    """Return the tasks of the list, and those that only loops and maps name."""
     maps = ensemble.map if isinstance(ensemble.map, Sequence) else (ensemble.map,)
     named = [task for loop in ensemble.loops for task in loop.tasks]
     named += [
@@ -315,9 +311,7 @@ def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
 
 
 def task_ids(tasks: Sequence[Task]) -> dict[int, str]:
-    """By the identity of a task what it is called: by its name, or its place; never two the
-    same.
-    """
+    """Return the id of each task, by identity: its name or its number, never two the same."""
     ids: dict[int, str] = {}
     taken: set[str] = set()
     for number, task in enumerate(tasks, 1):
@@ -343,7 +337,7 @@ def _read_hooks(hooks: Sequence[Mapping[str, Json]]) -> tuple[Hook, ...]:
 
 
 def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
-    """Somebody who answers, of a function or a list; None: it is a name, or nothing."""
+    """Return a provider made of a function or a list; None: it is a name, or nothing."""
     if given is None or isinstance(given, str):
         return None
     if id(given) not in made:
@@ -353,7 +347,7 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
             made[id(given)] = AuthorProvider(given)
         elif not callable(given) and not isinstance(given, Sequence):
             fix = "pass a name, a function of the question, or a list of answers"
-            raise InputError("this is no provider", fix=fix, code="wrong-type")
+            raise InputError("this is not a provider", fix=fix, code="wrong-type")
         else:
             made[id(given)] = scripted(
                 given, name=qualified_name(given) if callable(given) else "list"
@@ -362,7 +356,7 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
 
 
 def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str) -> LoadedFlow:
-    """With the hooks of user and project, like every flow; TrustError if those may not be used."""
+    """Return the flow with the hooks of user and project; TrustError if they may not run."""
     from plait.app.hooks import add_space_hooks
     from plait.lang.hooks import hook_tools
     from plait.lang.loaded import LoadedFlow
@@ -393,9 +387,7 @@ def _calls(spec: EnsembleSpec) -> Iterator[ToolCall]:
 
 
 def _uses(spec: EnsembleSpec) -> Iterator[tuple[str, Span]]:
-    """The tools that tasks and agents name one by one: each is there and may run, before anything
-    does.
-    """
+    """Yield the tools that tasks and agents name without a pattern, with their place."""
     agents = [task.agent for task in spec.tasks if task.agent is not None]
     patterns = [
         pattern
@@ -409,7 +401,7 @@ def _uses(spec: EnsembleSpec) -> Iterator[tuple[str, Span]]:
 
 
 def _script() -> str:
-    """The program that runs it, for those who look at runs."""
+    """Return the name of the Python program, for people who look at runs."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     return os.path.abspath(path) if path else "<python>"
 
@@ -443,15 +435,17 @@ def _outputs(
     program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord]
 ) -> Iterator[TaskOutput]:
     value = result.value if result.failure is None else result.failure.output
-    told = value.get("tasks") if isinstance(value, Mapping) else None
-    values: Mapping[str, Json] = told if isinstance(told, Mapping) else _outputs_from_events(events)
+    tasks_value = value.get("tasks") if isinstance(value, Mapping) else None
+    values: Mapping[str, Json] = (
+        tasks_value if isinstance(tasks_value, Mapping) else _outputs_from_events(events)
+    )
     tasks = {program.spec.task_id(task): program.filled.task(task) for task in program.spec.tasks}
     order = [*tasks] if program.spec.strategy != "hierarchical" else [*values]
     for name in order:
         if name in values:
-            said = values[name].get("name"), values[name].get("description")
+            labels = values[name].get("name"), values[name].get("description")
             yield _one_output(
-                name, tasks.get(name) or Task(said[1], None, name=said[0]), values[name]
+                name, tasks.get(name) or Task(labels[1], None, name=labels[0]), values[name]
             )
 
 
@@ -467,7 +461,7 @@ def _one_output(name: str, task: Task, value: Mapping[str, Json]) -> TaskOutput:
 
 
 def _outputs_from_events(events: Sequence[EventRecord]) -> dict[str, Json]:
-    """By id what tasks gave, of a run that was cut off before it could say so."""
+    """Return the outputs of tasks by id, for a run that was stopped before it returned them."""
     found: dict[str, Json] = {}
     for path, outcome in _ends(events):
         _, is_task, name = path.rpartition("/task:")
@@ -488,7 +482,7 @@ def _ends(events: Sequence[EventRecord]) -> Iterator[tuple[str, Outcome]]:
 
 
 def _used(events: Sequence[EventRecord]) -> TokenUsage:
-    """What models were paid, in all lives of the run, also for answers that were of no use."""
+    """Return what models used in all attempts of the run, including failed requests."""
     usages = []
     for stamped in events:
         match stamped.event:
@@ -508,7 +502,7 @@ def _used(events: Sequence[EventRecord]) -> TokenUsage:
 def _error(result: FlowResult, output: EnsembleOutput) -> PlaitError:
     failure = result.failure
     what = failure.message if failure is not None else result.status
-    again = f"mend it and go on: run(resume='{output.run}'); " if output.run else ""
+    again = f"fix it and continue: run(resume='{output.run}'); " if output.run else ""
     error = EnsembleError(
         f"the ensemble ended before it was done: {what}",
         fix=f"{again}error.output has what was done until then",
@@ -524,17 +518,17 @@ def _error(result: FlowResult, output: EnsembleOutput) -> PlaitError:
 def make_trace(
     program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord]
 ) -> dict[str, Json]:
-    """All that happened, of what the journal holds: so it is masked as that is."""
-    lives = [one for one in events if isinstance(one.event, RunStarted)]
+    """Return all events of the journal as data, masked as they are there."""
+    starts = [one for one in events if isinstance(one.event, RunStarted)]
     failure = result.failure
     return {
         "run": result.run,
         "ensemble": program.name,
         "workflow": program.spec.strategy,
         "status": result.status,
-        "started": lives[0].at if lives else None,
+        "started": starts[0].at if starts else None,
         "ended": events[-1].at if events else None,
-        "lives": len(lives),
+        "lives": len(starts),
         "inputs": {name: _display_value(value) for name, value in program.filled.inputs.items()},
         "failure": None if failure is None else {"kind": failure.kind, "message": failure.message},
         "steps": [_step_trace(one) for one in events if isinstance(one.event, StepFinished)],

@@ -1,8 +1,9 @@
-"""What is wrong with a file because of the tools and the providers that it names.
+"""Check a file against the tools and providers that it names.
 
-`plait check` says here what a run would refuse for a reason that stands in files: a tool that
-is not there or is wrong, parameters that its schema refuses, a provider that is not there.
-Nothing is started and nobody is asked for trust.
+`plait check` reports here what a run would refuse: a tool that does not exist or is invalid,
+parameters that violate its schema, a provider that does not exist.  Nothing is started, and nothing
+asks for trust.
+
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def findings_around(path: str, kind: str | None, document: Node | None) -> Iterable[Finding]:
-    """All findings of what a file names; of the file of a tool, all of the tool."""
+    """Yield all findings about what a file names; for the file of a tool, about the tool."""
     if kind == "tool":
         yield from (_with_position(finding, path, document) for finding in _of_tool_file(path))
     yield from _of_calls(path, document)
@@ -47,7 +48,7 @@ def _of_tool_file(path: str) -> Iterator[Finding]:
 
     path = os.path.abspath(path)
     folder, is_below, below = path.rpartition(f"{os.sep}.ai{os.sep}tools{os.sep}")
-    if not is_below:  # a file that is only said to be a tool has no id yet
+    if not is_below:  # a file outside of a space has no id yet
         folder, below = os.path.dirname(path), os.path.basename(path)
     tool_id = os.path.splitext(below)[0].replace(os.sep, "/")
     try:
@@ -64,12 +65,12 @@ def _of_tool_file(path: str) -> Iterator[Finding]:
 
 
 def _with_position(finding: Finding, path: str, document: Node | None) -> Finding:
-    """With its place in the file, where it is about a key of a YAML file."""
+    """Add the place in the file to a problem with a key of a YAML file."""
     problem = finding.problem
     if isinstance(problem.where, Span) and isinstance(document, MappingNode):
-        said = problem.where.source
-        node = next((one for one in strings(document) if one.value == said.text), None)
-        if node is not None and said.name == os.path.abspath(path):
+        source = problem.where.source
+        node = next((one for one in strings(document) if one.value == source.text), None)
+        if node is not None and source.name == os.path.abspath(path):
             return replace(finding, problem=replace(problem, where=node.span))
     key = re.match(r"config((?:\.\w+)+) |'(\w+)' is not read", problem.what)
     if (
@@ -88,7 +89,7 @@ def _with_position(finding: Finding, path: str, document: Node | None) -> Findin
 
 
 def _item(tools: Toolbox, tool_id: str, path: str) -> ToolFile:
-    """The tool in a file, whether or not its id leads there."""
+    """Return the tool in a file, even if its id leads to another file."""
     from plait.core.safe_files import stamp_below
     from plait.tools.headers import read_item
     from plait.tools.spaces import Space, ToolLocation
@@ -109,14 +110,14 @@ def _no_file(path: str) -> PlaitError:
 
 
 def _without_effect(item: ToolFile) -> Iterator[Finding]:
-    """Keys that look as if they declared parameters, and that nothing reads."""
+    """Yield keys that look like declared parameters, but that Plait does not read."""
     from plait.tools.headers import header_values
 
     if item.header.config_schema is not None:
         return
-    said = header_values(item.path)
+    values = header_values(item.path)
     for key in ("input_schema", "parameters"):
-        if isinstance(said.get(key), dict | list):
+        if isinstance(values.get(key), dict | list):
             what = f"'{key}' is not read, so no parameter is checked"
             fix = "write it as config_schema"
             yield Finding(Problem(what, item.path, fix, code="no-effect"), "warning")
@@ -126,9 +127,7 @@ def _without_effect(item: ToolFile) -> Iterator[Finding]:
 
 
 def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
-    """What is wrong with every call of a tool in a file: the tool, its parameters, values in its
-    code.
-    """
+    """Yield the findings about every tool call of a file: the tool, its parameters, code."""
     from plait.app.subflows import find_code_params
     from plait.core.projects import project_of_file
     from plait.lang.analysis.tool_calls import calls_in_file, code_findings
@@ -137,7 +136,7 @@ def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
     try:
         calls = list(calls_in_file(path, document, project=project))
     except PlaitError:
-        return  # what is wrong with the file is said where it is checked
+        return  # the check of the file reports it
     has_tools = is_project(project)
     tools = _toolbox(project)
     for call in calls:
@@ -145,7 +144,7 @@ def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
             if call.node is not None and not _is_elsewhere(call.tool_id):
                 yield from _of_call(tools, call)
         except PlaitError as error:
-            # Of a file outside any project it is not known whose tools it is to use.
+            # Outside of a project it is unknown which tools a file uses.
             problems = [one for one in error.problems if has_tools or one.code != "unknown-tool"]
             where = call.node.span if call.node is not None else path
             yield from (Finding(replace(one, where=one.where or where)) for one in problems)
@@ -153,7 +152,7 @@ def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
 
 
 def _is_elsewhere(tool_id: str) -> bool:
-    """Is it reached in another way than by a file of a space?"""
+    """Is it something other than a file of a space?"""
     return ":" in tool_id and not tool_id.startswith(DIRECTIVE)
 
 
@@ -183,7 +182,7 @@ def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
     properties = declared if isinstance(declared, Mapping) else {}
     for one in violations(params, schema):
         if one.code == "bad-schema":
-            continue  # it is a problem of the tool, and said as such
+            continue  # the check of the tool reports it
         guesses = [guess for name in one.unexpected if (guess := closest_name(name, properties))]
         fix = (
             f"did you mean '{guesses[0]}'?" if guesses else f"see 'plait tools show {call.tool_id}'"
@@ -210,9 +209,7 @@ def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
 
 
 def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
-    """Where a parameter stands: the key of one in a map, the value of one in a list, or the tool's
-    id.
-    """
+    """Return where a parameter is: its key in a map, its value in a list, or the tool's id."""
     assert call.node is not None, "only a call with its place in a file is looked at"
     if call.written is None or not path:
         return call.node.span
@@ -235,13 +232,13 @@ def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[F
     try:
         asked = list(find_models(path, kind, document, project=project))
     except PlaitError:
-        return  # what is wrong with the file is said where it is checked
+        return  # the check of the file reports it
     if not asked:
         return
     spaces = _toolbox(project).spaces
     for one in asked:
         for problem in provider_problems(one.provider, spaces, os.environ):
-            # Which provider is the usual one may be said elsewhere, where the flow is to run.
+            # The default provider may be configured where the flow runs.
             severity: Severity = "error" if one.provider else "warning"
             what = f"{one.who} needs a model: {problem.what}" if one.who else problem.what
             yield Finding(replace(problem, what=what, where=problem.where or one.where), severity)

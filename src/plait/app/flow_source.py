@@ -1,4 +1,4 @@
-"""A flow file, how it is to be run, and where; and the same again when a run goes on."""
+"""The source of a run: its flow file, its options and its project, also when a run is resumed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 CHAT: Final = "chat"
-"""The kind of a run in which a person talked with a directive."""
+"""The kind of a run that is a chat with a directive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a flow is to be run; kept with the run, so that it is resumed in the same way."""
+    """The options of a run; they are recorded with the run, so a resume uses the same."""
 
     inputs: Mapping[str, Json] = field(default_factory=dict)
     strict: bool | None = None
     max_parallel: int | None = None
     profile: str | None = None
     backend: str | None = None
-    """None: the one that the flow names."""
+    """None: the backend that the flow names."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -44,7 +44,7 @@ class Options:
 
 
 class FlowSource:
-    """A file, how it is to be run, and where."""
+    """A flow file, its options and its project."""
 
     def __init__(
         self, path: str, options: Options, project: str | None, *, tool: str | None = None
@@ -52,7 +52,7 @@ class FlowSource:
         self.path = path
         self.options = options
         self.tool = tool
-        """Its id, if it was called as a tool: then its file is judged before it is looked at."""
+        """Its id, if it was called as a tool: then its trust is checked before the file is read."""
         self.project = os.path.abspath(project) if project else project_of_file(path)
         self.started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
@@ -84,15 +84,15 @@ class FlowSource:
             )
         if facts.get("kind") == CHAT:
             raise InputError(
-                f"run {opened.id} is a chat, and what would be said next nobody knows",
+                f"run {opened.id} is a chat, which cannot be resumed",
                 fix=f"plait show {opened.id} shows it; plait chat FILE begins a new one",
                 code="is-chat",
             )
-        said = facts.get("options")
+        recorded = facts.get("options")
         known = Options().record()
         kept = (
-            {name: said[name] for name in said if name in known}
-            if isinstance(said, Mapping)
+            {name: recorded[name] for name in recorded if name in known}
+            if isinstance(recorded, Mapping)
             else {}
         )
         if max_parallel is not None:
@@ -146,12 +146,15 @@ class FlowSource:
         )
         if loaded is None:
             raise InputError(
-                f"'{tool_id}' is no flow any more", self.path, "begin a new run", code="not-a-flow"
+                f"'{tool_id}' is not a flow any more",
+                self.path,
+                "begin a new run",
+                code="not-a-flow",
             )
         return loaded
 
     def facts(self, loaded: LoadedFlow) -> dict[str, Json]:
-        # A secret is not kept with the run, also if that means that it has to be given again.
+        # A secret is never stored with a run, so a resume needs it again.
         given = self.options.inputs
         withheld = sorted(_with_secrets(given, loaded))
         kept = {name: value for name, value in given.items() if name not in withheld}
@@ -164,7 +167,7 @@ class FlowSource:
         }
 
     def source(self, loaded: LoadedFlow) -> dict[str, Json]:
-        """Where its text comes from, and what that is."""
+        """Return the facts that say which flow a run is of."""
         return {
             "tool": self.tool,
             "kind": loaded.kind,
@@ -175,14 +178,14 @@ class FlowSource:
 
 
 def keep_backend(opened: OpenRun, backend: str | None) -> None:
-    """A cluster that is gone stays gone: whoever puts a run elsewhere need not say so again."""
+    """Record another backend, so that later resumes use it, too."""
     options = opened.facts.get("options")
     if backend is not None and isinstance(options, Mapping) and options.get("backend") != backend:
         opened.update_facts(options={**options, "backend": backend})
 
 
 def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: OpenRun) -> None:
-    """The places of items are where the project was when they were made: git knows them there."""
+    """Raise InputError if a project with worktrees was moved: git knows the old paths."""
     before, map_step = _project_then(opened), loaded.program.map
     is_isolated = (
         map_step is not None
@@ -195,20 +198,20 @@ def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: Ope
     if os.path.isdir(os.path.join(before, os.path.relpath(opened.folder, opened.project))):
         back = f"go on there: --project {before}"
     raise InputError(
-        f"run {opened.id} was begun in {before}, and its items have places of their own there",
+        f"run {opened.id} was begun in {before}, and the worktrees of its items are there",
         fix=f"{back}; or begin a new run here",
         code="moved",
     )
 
 
 def _project_then(opened: OpenRun) -> str:
-    """Where its project was; one that is recorded as somebody wrote it is where it is."""
+    """Return the path of the project at the start of the run."""
     project = str(opened.facts["project"])
     return project if os.path.isabs(project) else opened.project
 
 
 def place_now(file: str, project: str, now: str) -> tuple[str, str]:
-    """Where a flow and its project are, if the project may have been moved or copied since."""
+    """Return the present paths of a flow and its project, which may have been moved."""
     if os.path.realpath(project) == os.path.realpath(now):
         return file, project
     inside = os.path.relpath(file, project)
@@ -216,9 +219,7 @@ def place_now(file: str, project: str, now: str) -> tuple[str, str]:
 
 
 def _with_secrets(given: Mapping[str, Json], loaded: LoadedFlow) -> Iterator[str]:
-    """The inputs that are declared to be secret, or hold a declared secret, in whatever usual
-    form.
-    """
+    """Yield the names of inputs that are declared secret, or contain a declared secret."""
     from plait.core.masking import Masker, mask_value
 
     mask = Masker(loaded.secret_texts()).mask
@@ -236,25 +237,25 @@ def _env_digest(variables: Mapping[str, str]) -> dict[str, Json]:
 
 
 INPUT_ENV_PREFIX: Final = "PLAIT_INPUT_"
-"""Before the name of a secret input: the variable from which a resumed run takes it."""
+"""The prefix of the environment variable from which a resume takes a secret input."""
 
 
 def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str, Json]:
-    """The secret inputs of a run, told anew; InputError if it cannot go on with what it gets."""
-    said = opened.facts.get("secret_inputs")
-    withheld = [str(name) for name in said] if isinstance(said, list) else []
+    """Return the secret inputs for a resume; InputError if some are missing or others are given."""
+    recorded = opened.facts.get("secret_inputs")
+    withheld = [str(name) for name in recorded] if isinstance(recorded, list) else []
     others = [name for name in inputs if name not in withheld]
     if others:
         what = f"run {opened.id} has its inputs already: {format_names(others)}"
         raise InputError(
             what, fix="begin a new run with other inputs: plait run …", code="input-kept"
         )
-    told = {
+    from_env = {
         name: os.environ[INPUT_ENV_PREFIX + name]
         for name in withheld
         if INPUT_ENV_PREFIX + name in os.environ
     }
-    given = {**told, **inputs}
+    given = {**from_env, **inputs}
     missing = [name for name in withheld if name not in given]
     if missing:
         variables = " ".join(f"{INPUT_ENV_PREFIX}{name}=…" for name in missing)
@@ -268,7 +269,7 @@ def _read_secret_inputs(opened: OpenRun, inputs: Mapping[str, Json]) -> dict[str
 
 
 def find_flow(path: str, options: Options, project: str | None) -> FlowSource:
-    """The flow in a file; or, where there is no such file, the directive with such an id."""
+    """Return the flow in a file; or, if there is no such file, the directive with that id."""
     from plait.agents.permissions import DIRECTIVE, normalize_tool_id
 
     wanted = normalize_tool_id(DIRECTIVE + path.removeprefix(DIRECTIVE))

@@ -1,8 +1,8 @@
-"""The hooks of a run, put together: those of the user, of the flow's own file, and of the project;
-and those of a flow that is called like a tool, for as long as it runs.
+"""Find the hooks of a run (user, flow, project) and of subflows, and fire the events of a run.
 
-What a project brings is not looked at before the project, or whoever signed the file, is
-trusted; the bytes that were judged are those that are read.
+Hook files of a project are read only if the project, or the signer of the file, is trusted.  The
+verified bytes are the ones that are read.
+
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 def add_space_hooks(
     loaded: LoadedFlow, project: str, ask: AskTrust | None, *, running: bool
 ) -> LoadedFlow:
-    """The flow with the hooks of the user and of the project as well; TrustError if those may not
-    be used.
-    """
+    """Return the flow with the hooks of user and project; TrustError if they may not run."""
     from plait.app.toolbox import user_space
 
     roots = (os.path.join(project, ".ai"), user_space())
@@ -76,7 +74,7 @@ def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Ho
 def build_hooks(
     loaded: LoadedFlow, run_id: str, journal: Journal, replay: Replay
 ) -> tuple[Hooks, Budgets]:
-    """The hooks and budgets of a run; a run without hooks and limits is not slowed down by them."""
+    """Return the hooks and budgets of a run; without hooks and limits they cost nothing."""
     from plait.engine.budgets import Budgets
     from plait.engine.limits import Budget
 
@@ -91,26 +89,23 @@ def build_hooks(
     if not replay.is_first_run:
         if limited:
             total.add(seconds=budgets.earlier.seconds)
-        # Before the first step: of steps side by side some are replayed later than others use
-        # something.
+        # Counted before the first step: parallel steps may use some of it before others replay.
         total.add_earlier(**budgets.earlier.inside(""))
     names = _names(loaded, run_id)
     return HookRunner(loaded.hooks, call=make_tool_call, names=names, budget=total), budgets
 
 
 def _limits_around(loaded: LoadedFlow) -> Limits:
-    """The limits of a run; those of a directive are its agent's, and hold for what hooks ask,
-    too.
-    """
+    """Return the limits of a run; those of a directive are its agent's, and bound hooks, too."""
     if not loaded.hooks or loaded.kind != "directive":
         return loaded.limits
     own = _flow_limits(loaded)
-    # Only what hooks use up: time and depth begin with the agent, and steps of hooks count nowhere.
+    # Only what hooks use: seconds and depth start with the agent, and hook steps are not counted.
     return replace(loaded.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
 
 
 def _flow_limits(loaded: LoadedFlow) -> Limits:
-    """The limits that a file sets, whoever of it has them."""
+    """Return the limits that a file sets, for the run or for its agent."""
     if loaded.kind != "directive":
         return loaded.limits
     from plait.program.program import DirectiveProgram
@@ -120,7 +115,7 @@ def _flow_limits(loaded: LoadedFlow) -> Limits:
 
 
 def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
-    """What hooks of a flow know of it."""
+    """Return the hook variables of a flow."""
     from plait.app.flow_source import CHAT
 
     asks = loaded.kind in ("directive", CHAT)
@@ -134,7 +129,7 @@ def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
 
 
 def _directive_model(loaded: LoadedFlow) -> str | None:
-    """The model that a directive names, whether it is run or talked with."""
+    """Return the model that a directive names, in a run and in a chat."""
     from plait.agents.session import AgentStep
 
     return next(
@@ -143,7 +138,7 @@ def _directive_model(loaded: LoadedFlow) -> str | None:
 
 
 def fire_run_started(program: Program, ctx: StepContext) -> Json:
-    """What a program comes to, if no hook is against it."""
+    """Fire the start event, then run a program; return its value."""
     ctx.run.hooks.require("run_started", ctx, own_only=True)
     return act(program, ctx)
 
@@ -154,26 +149,26 @@ def fire_run_ended(
     value: Json,
     failure: Failure | None,
 ) -> Json:
-    """Report how a run has ended: a failure each time, success once.  Returns the value."""
+    """Report the end of a run to hooks: each failure, and success once.  Return the value."""
     if ctx.run.hooks.is_empty:
         return value
     ctx = ctx.without_timeout()
     if failure is None:
-        # Who has heard since the last of its parts ended has heard of this end.
+        # A hook that ran after the last part ended has been notified of this end.
         ctx = replace(ctx, replay_after=max(ctx.replay_after, _last_end(program, ctx)))
     else:
         ctx = replace(ctx, can_replay=False)
-    event, told = (
+    event, variables = (
         ("run_finished", {"result": value}) if failure is None else ("run_failed", _error(failure))
     )
-    verdict = ctx.run.hooks.fire(event, ctx, told, own_only=True)
-    if verdict is not None and verdict.verb == "abort":
-        raise verdict.abort_error()
+    decision = ctx.run.hooks.fire(event, ctx, variables, own_only=True)
+    if decision is not None and decision.verb == "abort":
+        raise decision.abort_error()
     return value
 
 
 def _last_end(program: Program, ctx: StepContext) -> int:
-    """The number of the event with which the last part of a program ended."""
+    """Return the number of the event with which the last part of a program ended."""
     if ctx.run.replay.is_first_run:
         return 0
     from plait.engine.journal import record_number
@@ -193,7 +188,7 @@ def _error(failure: Failure) -> dict[str, Json]:
 
 
 def make_subflow(loaded: LoadedFlow) -> Subflow:
-    """A flow as it is called like a tool: with its own hooks and secrets, and in its own time."""
+    """A flow that is called like a tool, with its hooks, its secrets and its timeout."""
     is_special = loaded.hooks or loaded.timeout is not None or loaded.secret_texts()
     return _Called(loaded) if is_special else loaded.program
 
@@ -207,7 +202,7 @@ class _Called:
         return self.loaded.program.name
 
     def run(self, ctx: StepContext) -> Json:
-        # Whoever calls it does not know which of its inputs nobody may see.
+        # The caller does not know which inputs of the subflow are secret.
         ctx.run.secrets.add(self.loaded.secret_texts())
         limit = self.loaded.timeout
         if limit is None:
@@ -216,7 +211,7 @@ class _Called:
             return self._with_hooks(ctx.with_deadline(limit))
         except DeadlineExceeded:
             if ctx.is_expired():
-                raise  # whoever called it has no time left, either
+                raise  # the caller has no time left, either
             raise StepError(too_long(limit)) from None
 
     def _with_hooks(self, ctx: StepContext) -> Json:
@@ -235,15 +230,15 @@ class _Called:
         try:
             fire_run_ended(self.loaded.program, ctx, None, failure)
         except LimitExceeded:
-            raise  # no word of a hook: it ends whoever has the limit
+            raise  # a limit is not a hook decision: the flow or agent with the limit ends
         except Aborted as end:
-            # The run ends, and by both: no hook hides what it was told of.
+            # The run ends with both messages, so that no hook hides the failure.
             end.failure = replace(failure, message=f"{failure.message}\n{end.failure.message}")
             raise
 
 
 def _with_hooks_of(loaded: LoadedFlow, ctx: StepContext) -> StepContext:
-    """The context of a called flow: its hooks are asked besides those around it."""
+    """Return the context of a subflow: its hooks run besides those around it."""
     from plait.engine.hooks import HookRunner
     from plait.program.actions.tool import make_tool_call
 

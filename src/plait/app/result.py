@@ -1,4 +1,4 @@
-"""The result of a run, and who watches it."""
+"""The result of a run, and its observers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 INPUT: Final = "map/items"
-"""The step that reads the input of a map."""
+"""The step that finds the items of a map."""
 
 STOPPED_BY: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
-"""The exit code of a run that a signal has stopped: 128 and its number."""
+"""The exit code of a run that a signal stopped: 128 plus its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowResult:
-    """What became of a run."""
+    """How a run ended."""
 
     run: str
     status: Status
     failure: Failure | None = None
     value: Json = None
     counts: Mapping[str, Json] = field(default_factory=dict)
-    """`total`, `successful`, `failed` of its items."""
+    """`total`, `successful` and `failed` items."""
     trust_refused: bool = False
     has_seal: bool = True
-    """Is it known to be this user's, so that it can be resumed?"""
+    """The run has a seal of this user, so it can be resumed."""
 
     @property
     def exit_code(self) -> int:
@@ -49,15 +49,13 @@ class FlowResult:
             and self.failure.kind == "refused"
             and self.failure.path == INPUT
         ):
-            return 2  # as for any other file of the user's that is missing or cannot be read
+            return 2  # the same exit code as for any other missing file
         return 1 if self.status == "failed" or self.counts.get("failed") else 0
 
 
 @dataclass(frozen=True, slots=True)
 class RunObservers:
-    """Who is there while a run is worked on: those who watch, who may stop it, who answers about
-    trust.
-    """
+    """Who takes part in a run: watchers, the stop signal, and a function that asks about trust."""
 
     watchers: Sequence[Watch] = ()
     stop: StopSignal = field(default_factory=StopSignal)
@@ -65,7 +63,7 @@ class RunObservers:
 
 
 class TemporaryRun:
-    """A run of which nothing is left when it is over."""
+    """A run in a temporary folder, which is removed at the end."""
 
     def __init__(self) -> None:
         from tempfile import TemporaryDirectory

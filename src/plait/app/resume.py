@@ -1,22 +1,23 @@
 """Resume a run: which recorded outcomes still count when the flow or its variables have changed.
 
 The rule: within each list of steps, and within each item, recorded outcomes count up to the first
-step that has changed; that step and all that follows it are done again.  A step has changed if its
-text is another one, or if it is new, moved or removed.  Steps that may run only once and whose end
-is not known are asked about.
+changed step; that step and all that follow it run again.  A step has changed if its text differs,
+or if it is new, moved or removed.  `plait resume` asks about at-most-once steps whose end is
+unknown.
 
-`plait resume` refuses a changed flow before anything runs, and names every changed step that was
-done (`require_unchanged`).  `--accept-changes` goes on: `perform` compares fingerprints and does
-the rest (see engine/replay.py); only removed steps need an event of their own
-(`invalidate_removed`).  What follows from the rule is kept among the facts of the run:
+It refuses a changed flow before anything runs, and names every changed step that was done
+(`require_unchanged`).  With `--accept-changes` it continues: `perform` compares fingerprints and
+does the rest (see engine/replay.py); only removed steps need an event (`invalidate_removed`).  The
+facts of the run hold what later resumes need:
 
-- `accepted`: the digest of the text that was accepted.  While the text stays the same, nobody is
-  asked again, neither after Ctrl-C nor after a crash.
-- `retried`: the items of the last `plait retry`, and the text by which they are done.  Everything
-  else stays as it was done, although its text may have been another one.
-- `marked_done`: paths of steps that the user says are done (`--done`), until the run comes to them.
-- `env_files`: names of the variables of env files and one salted digest of their values.  Changed
-  variables need `--accept-changes`, too; what is done stays done.
+- `accepted`: the digest of the accepted text.  While the text stays the same, the user is not asked
+  again, neither after Ctrl-C nor after a crash.
+- `retried`: the items of the last `plait retry`, and the text by which they ran.  The outcomes of
+  all other steps count, even if their text was different.
+- `marked_done`: paths of steps that the user marked with `--done`, until the run comes to them.
+- `env_files`: names of the variables of env files, and one salted digest of their values.  Changed
+  variables need `--accept-changes`, too; recorded outcomes still count.
+
 """
 
 from __future__ import annotations
@@ -47,65 +48,58 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetryRecord:
-    """What a run keeps of the last time that items of it were retried, by a text that may have been
-    new.
+    """The last `plait retry` of a run, perhaps with an edited text.
 
-    All else that was done then stays done, also in later lives of the run, while its text stays as
-    it was.
+    The outcomes of all other steps count in later resumes, while the text stays the same.
     """
 
     items: frozenset[str] = frozenset()
-    """Their paths, and that of the map; none: nothing was ever retried."""
+    """Their paths, and that of the map; empty: there was no retry."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """By path: those of the steps of the flow, as its text was then."""
+    """By path: the fingerprints of the steps of the flow at that time."""
     asked: frozenset[str] = frozenset()
-    """The paths of the items that somebody wanted to be retried, by whatever text; none: too many.
-    """
+    """The paths of the items that the user named; empty: too many to store."""
 
     @classmethod
     def of(cls, opened: OpenRun) -> RetryRecord:
-        said = opened.facts.get(RETRIED)
-        if not isinstance(said, Mapping):
+        fact = opened.facts.get(RETRIED)
+        if not isinstance(fact, Mapping):
             return cls()
-        return cls(frozenset(said["items"]), said["fingerprints"], frozenset(said.get("asked", ())))
+        return cls(frozenset(fact["items"]), fact["fingerprints"], frozenset(fact.get("asked", ())))
 
     @classmethod
     def from_items(cls, loaded: LoadedFlow, opened: OpenRun, items: Iterable[str]) -> RetryRecord:
-        """The items that are retried now, and those of an earlier time to which it did not come."""
+        """Return the record for items to retry now, with earlier ones that did not run yet."""
         items = frozenset((*items, *cls.of(opened).waiting(opened)))
         asked = frozenset(filter(is_item, items)) if len(items) <= MOST_ASKED else frozenset[str]()
         return cls(items, _fingerprints(loaded), asked)
 
     def waiting(self, opened: OpenRun) -> list[str]:
-        """The items to which it did not come."""
+        """Return the items that did not run yet."""
         if self.asked and _has_come_to_all(next(iter(self.asked)), opened.journal):
             return []
         return [path for path in sorted(self.asked) if opened.journal.step(path) is None]
 
     def for_next_attempt(self, loaded: LoadedFlow, opened: OpenRun) -> RetryRecord:
-        """What later lives have to know of it: nothing, if all that is done was done by the text of
-        now.
+        """Return what later resumes need: no items, if all recorded outcomes have the present text.
 
-        What is no change to any step that was done is kept as well: to find that out, very many
-        items would have to be gone through before anything is told.
+        It may keep more than needed: an exact answer would read all items first.
         """
         is_alike = not RetryRecord.of(opened).items and _is_of_one_text(loaded, opened)
         return RetryRecord(asked=self.asked) if is_alike else self
 
     def holds(self, path: str, step: Step) -> bool:
-        """Is the text of a step, at a path of the flow, the one that was accepted then?"""
+        """Is the text of a step, at a path of the flow, the one of the retry?"""
         return self.fingerprints.get(path) == step.fingerprint
 
     def without_changes(self, loaded: LoadedFlow) -> RetryRecord:
-        """Steps that have changed since are done again, in all items: what is recorded of them
-        decides.
-        """
+        """Drop the fingerprints of changed steps, so that they run again in all items."""
         now = _fingerprints(loaded)
         kept = {path: known for path, known in self.fingerprints.items() if now.get(path) == known}
         return replace(self, fingerprints=kept)
 
     def kept_items(self) -> RetriedItems:
-        """What a life of the run has to know of it."""
+        """Return what `Replay` needs."""
         return RetriedItems(self.items, self.fingerprints)
 
     def facts(self) -> dict[str, Json]:
@@ -119,17 +113,13 @@ class RetryRecord:
 
 
 def _has_come_to_all(item: str, journal: Journal) -> bool:
-    """Has the map that an item is of gone to its end since it was retried?  It was forgotten
-    then.
-    """
+    """Has the map of an item ended since the retry, which invalidated it?"""
     end = journal.step(item.rpartition("/")[0])
     return end is not None and not isinstance(end.outcome, Failed)
 
 
 def _is_of_one_text(loaded: LoadedFlow, opened: OpenRun) -> bool:
-    """Have all parts of the flow ended by the text of now?  Of very many items that is found out at
-    once.
-    """
+    """Have all started parts of the flow ended with the present text?  Fast even for many items."""
     parts = [
         (part, opened.journal.step(part.name)) for part in loaded.program.children if part.children
     ]
@@ -146,24 +136,20 @@ def _is_of_one_text(loaded: LoadedFlow, opened: OpenRun) -> bool:
 
 MOST_ASKED: Final = 10_000
 RETRIED: Final = "retried"
-"""The name of that among the facts of a run."""
+"""The key of `RetryRecord` in the facts of a run."""
 ACCEPTED: Final = "accepted"
-"""The same of the text that was accepted last, as a digest."""
+"""The key of the digest of the accepted text."""
 
 
-def changes_accepted(loaded: LoadedFlow, opened: OpenRun, *, said: bool) -> bool:
-    """Does the run go on with a text that may be another one?  InputError if nobody has ever said
-    so.
-
-    Whoever has said so need not say it again: not to go on after Ctrl-C, nor after a crash.
-    """
-    if not said:
+def changes_accepted(loaded: LoadedFlow, opened: OpenRun, *, accepted: bool) -> bool:
+    """Are changes accepted, now or earlier?  InputError if there are changes and they are not."""
+    if not accepted:
         require_unchanged(loaded, opened)
-    return said or _is_accepted(loaded, opened)
+    return accepted or _is_accepted(loaded, opened)
 
 
 def keep_accepted(loaded: LoadedFlow, opened: OpenRun, *, accepted: bool) -> None:
-    """What was accepted holds for the lives that follow, until one goes on by another text."""
+    """Record that the text is accepted, until a resume uses another text."""
     digest = _digest(loaded) if accepted else None
     if opened.facts.get(ACCEPTED) != digest:
         opened.update_facts(**{ACCEPTED: digest})
@@ -174,12 +160,12 @@ def _is_accepted(loaded: LoadedFlow, opened: OpenRun) -> bool:
 
 
 def _digest(loaded: LoadedFlow) -> str:
-    """Of what is compared when a run is resumed: the steps, their places and what they say."""
+    """Return a digest of what a resume compares: the steps, their paths and their text."""
     return sha256_hex(json_text(list(_fingerprints(loaded).items())).encode())[:16]
 
 
 def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
-    """All that is not as it was, and that nobody has accepted, before anything is done."""
+    """Raise InputError with all changes that are not accepted, before anything runs."""
     changed = {} if _is_accepted(loaded, opened) else changed_steps(loaded, opened)
     problems = [*changed_steps_error(changed.items()).problems] if changed else []
     change = describe_change(opened.facts.get("env_files"), loaded.environment.filed)
@@ -190,10 +176,9 @@ def require_unchanged(loaded: LoadedFlow, opened: OpenRun) -> None:
 
 
 def changed_steps(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
-    """By path: titles of steps that were done and have another text now, or make others be done
-    again.
+    """Return the titles, by path, of changed steps that were done or that make others run again.
 
-    Of a run of which items were retried: another one than then.
+    After `plait retry` the text of that retry counts as the old one.
     """
     retry = RetryRecord.of(opened)
     changed = _other_texts(loaded, opened, retry)
@@ -214,7 +199,7 @@ def _other_texts(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dic
             changed.setdefault(_of_people(path, step), step.title)
         elif isinstance(step, ActionStep) and _has_changed(opened, path, step, retry):
             around[path] = step.title
-    # Of a step with steps inside, its own words have changed if those of the steps have not.
+    # A step with children is named only if none of its children has changed.
     for path in reversed(around):
         if not any(is_at_or_below(one, path) for one in changed):
             changed[path] = around[path]
@@ -223,7 +208,7 @@ def _other_texts(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dic
 
 
 def _has_changed(opened: OpenRun, path: str, step: Step, retry: RetryRecord) -> bool:
-    """Has a step that was done another text now?"""
+    """Has the text of a step that was done changed?"""
     if retry.holds(path, step):
         return False
     if opened.journal.reader.is_long() and _is_alike(opened, path, step):
@@ -235,7 +220,7 @@ def _has_changed(opened: OpenRun, path: str, step: Step, retry: RetryRecord) -> 
 
 
 def _counts(known: StepRecord, step: Step, journal: Journal) -> bool:
-    """Would the end be remembered, were the text the same?"""
+    """Would the record count if the text were the same?"""
     from plait.program.action_step import ActionAttempt
 
     if _was_in_vain(known, journal):
@@ -248,20 +233,20 @@ def _counts(known: StepRecord, step: Step, journal: Journal) -> bool:
 
 
 def _was_in_vain(known: StepRecord, journal: Journal) -> bool:
-    """Is it inside a handler or check of a step that has failed since?  That is done anew."""
+    """Is it in a failure handler or check of a step that failed later?  Those run again."""
     parts = known.path.split("/")
     places = [at for at, part in enumerate(parts) if part.partition("@")[0] in _CHECKS]
     return any(_has_failed_since(known, "/".join(parts[:at]), journal) for at in places)
 
 
 def _has_failed_since(known: StepRecord, path: str, journal: Journal) -> bool:
-    """Has the step at a path, which another one is inside of, ended with a failure behind that?"""
+    """Did the step at a path, around the known one, fail after it?"""
     end = journal.last_result(path)
     return end is not None and end.number > known.number and isinstance(end.outcome, Failed)
 
 
 def _is_done(known: StepRecord, step: Step) -> bool:
-    """The flow has gone on from a failure that is final, so that is an end like any other."""
+    """Does the record count as done?  After a kept failure the flow has continued."""
     return step.policy.keep_failure or not isinstance(known.outcome, Failed)
 
 
@@ -270,26 +255,24 @@ def _is_done(known: StepRecord, step: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list of steps that a run has performed, as it is now."""
+    """A list of steps that a run has performed, in its present form."""
 
     path: str
     steps: Sequence[Step]
     since: int
-    """Whatever was recorded in it before this number counts no more."""
+    """Records before this event number do not count."""
     done: bool = False
     followed: bool = False
-    """It is done, and something behind it was begun."""
+    """It is done, and a later part was started."""
 
     def at(self, step: Step) -> str:
         return f"{self.path}/{step.name}" if self.path else step.name
 
 
 def _other_places(loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord) -> dict[str, str]:
-    """Steps because of which others would be done again that are done: removed, new and moved
-    ones.
-    """
+    """Return the removed, new and moved steps that make steps that were done run again."""
     if retry.items and retry.fingerprints == _fingerprints(loaded):
-        return {}  # it was accepted when items were retried
+        return {}  # accepted when items were retried
     found: dict[str, str] = {}
     for listed in _lists(loaded, opened, retry):
         for path, what in _find_new_or_moved(listed, opened.journal):
@@ -318,14 +301,12 @@ def _find_new_or_moved(listed: _List, journal: Journal) -> Iterator[tuple[str, s
 
 
 def _has_moved(before: StepRecord, known: StepRecord) -> bool:
-    """Did a step stand before the one that is before it now?  One that was done again has not
-    moved.
-    """
+    """Was the step in front of the one that is before it now?  One that ran again has not moved."""
     return before.order > known.order and before.number > known.number
 
 
 def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
-    """Was one of these steps done, or something inside it?"""
+    """Was one of these steps, or a child of it, done?"""
     for step in steps:
         path = listed.at(step)
         if not listed.path and journal.was_ever_started(path):
@@ -340,9 +321,7 @@ def _has_done(listed: _List, steps: Iterable[Step], journal: Journal) -> bool:
 
 
 def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
-    """Of very many items: new, moved and removed steps, by all that is recorded of their steps at
-    once.
-    """
+    """Find new, moved and removed steps of many items, with one query."""
     map_step = loaded.program.map
     if map_step is None:
         return {}
@@ -373,9 +352,7 @@ def _find_item_changes(loaded: LoadedFlow, opened: OpenRun) -> dict[str, str]:
 def _find_removed(
     loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord, *, every: bool = True
 ) -> Iterator[StepRecord]:
-    """The steps that were done and do not stand in their list any more; `every`: of very many
-    items, too.
-    """
+    """Yield the steps that were done and are not in their list any more; `every`: of all items."""
     for listed in _lists(loaded, opened, retry, every=every):
         if _is_isolated(loaded, listed):
             continue
@@ -385,9 +362,8 @@ def _find_removed(
             name = one.path.rpartition("/")[2]
             was_gone = retry.items and generic_path(one.path) not in retry.fingerprints
             is_step = _ID.match(name) and name not in names and one.number > listed.since
-            # From a failure that ended its list nothing has followed; what is behind a phase that
-            # failed
-            # was done without it.
+            # No step followed a failure that ended its list.
+            # A phase after a failed one ran without it.
             may_be_last = isinstance(one.outcome, Failed) and not listed.done
             is_last = may_be_last and not (
                 listed.path and any(_is_followed_by(one, other) for other in known)
@@ -397,7 +373,7 @@ def _find_removed(
 
 
 def _in_list(path: str, journal: Journal) -> Iterator[StepRecord]:
-    """What is recorded of the steps of a list; of that of the flow, of its phases."""
+    """Yield the records of the steps of a list; for the flow, those of its phases."""
     if path:
         return journal.steps_in(path)
     ended = (journal.step(name) for name in PHASES if journal.was_ever_started(name))
@@ -405,38 +381,37 @@ def _in_list(path: str, journal: Journal) -> Iterator[StepRecord]:
 
 
 def _is_followed_by(one: StepRecord, other: StepRecord) -> bool:
-    """Did another step of the same list follow one?"""
+    """Did another step of the same list follow?"""
     if "/" in one.path:
         return other.number > one.number
     return PHASES.index(other.path) > PHASES.index(one.path)
 
 
 def _is_isolated(loaded: LoadedFlow, listed: _List) -> bool:
-    """Are there steps in the list that nobody wrote?"""
+    """Does the list have steps that its author did not write?  Items with a worktree do."""
     map_step = loaded.program.map
     return map_step is not None and map_step.isolation is not None and is_item(listed.path)
 
 
 PHASES: Final = ("setup", "map", "reduce", "merge")
-"""The lists of a flow, in their order."""
+"""The phases of a flow, in order."""
 _ID: Final = re.compile(r"[\w-]+\Z")
-"""What a step is called, by its author or by its number; hooks and handlers are called otherwise.
-"""
+"""Names of steps, by their authors or by number; hooks and handlers have other names."""
 
 
 def _lists(
     loaded: LoadedFlow, opened: OpenRun, retry: RetryRecord, *, every: bool = False
 ) -> Iterator[_List]:
-    """Those of the flow, of the items of its map, and of all that is inside its steps.
+    """Yield the lists of the flow, of the items of its map and of all children.
 
-    Without those that are as they were when items were retried.
+    Without those whose text is that of the last retry.
     """
     from plait.program.map import MapItem
     from plait.program.step_list import StepList as Steps
 
     journal, parts = opened.journal, [part for part in loaded.program.children if part.children]
     yield _List("", parts, 0)
-    # Of very many items nobody waits for the answer.
+    # With many items this would take too long.
     hidden = "" if every or not journal.reader.is_long() else "/item:*"
     for at, part in enumerate(parts):
         followed = any(journal.was_ever_started(later.name) for later in parts[at + 1 :])
@@ -458,16 +433,16 @@ def _list(path: str, steps: Steps, journal: Journal, since: int, *, followed: bo
     if end is None or end.number <= since:
         return _List(path, steps.steps, since)
     done = not isinstance(end.outcome, Failed)
-    # Whatever is older than the end of the list by the text of now was accepted then.
+    # Records before the end of a list with the present text were accepted then.
     if end.fingerprint == steps.fingerprint:
         return _List(path, steps.steps, end.number, done)
     return _List(path, steps.steps, since, done, done and followed)
 
 
 def invalidate_removed(loaded: LoadedFlow, opened: OpenRun) -> list[StepInvalidated]:
-    """Forget steps that are not in the file any more, and what was done behind them in their list.
+    """Invalidate removed steps, and the steps after them in their list.
 
-    The list itself has another text then, so what is behind it follows.
+    The text of the list has changed with that, so `perform` runs the steps after the list again.
     """
     forgotten: dict[str, str] = {}
     for gone in _find_removed(loaded, opened, RetryRecord.of(opened)):
@@ -482,9 +457,7 @@ def invalidate_removed(loaded: LoadedFlow, opened: OpenRun) -> list[StepInvalida
 
 
 def _is_alike(opened: OpenRun, path: str, step: Step) -> bool:
-    """Has every end that a step of an item ever had the text of now?  One question for a million of
-    them.
-    """
+    """Do all records of a step of items have the present text?  One query for a million items."""
     top, star, rest = path.partition("/item:*")
     is_plain = star and "item:" not in rest and not any(check in rest for check in _CHECKS)
     return bool(is_plain and rest) and opened.journal.reader.same_fingerprint(
@@ -506,7 +479,7 @@ def flow_steps(loaded: LoadedFlow) -> Iterator[tuple[str, Step]]:
 
 
 def _matching_records(journal: Journal, path: str, step: Step) -> Iterator[StepRecord]:
-    """What is recorded of a step at a path in which `item:*` stands for every item."""
+    """Yield the records of a step at a path in which `item:*` stands for every item."""
     for place, since in _instances(journal, path):
         for one in _tries(place, step):
             known = journal.step(one)
@@ -515,9 +488,7 @@ def _matching_records(journal: Journal, path: str, step: Step) -> Iterator[StepR
 
 
 def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[str, int]]:
-    """Where in a run a step is, and the event before which what is recorded there counts no
-    more.
-    """
+    """Yield the paths of a step in a run, each with the event before which records do not count."""
     top, star, rest = path.partition("/item:*")
     if not star:
         yield from ((place, since) for place in _times(journal, "", path))
@@ -530,9 +501,7 @@ def _instances(journal: Journal, path: str, since: int = 0) -> Iterator[tuple[st
 
 
 def _times(journal: Journal, above: str, path: str) -> Iterator[str]:
-    """The paths in a run of what is at one below another: whatever checks a step is done several
-    times.
-    """
+    """Yield the paths of a run for a path of the flow: checks and handlers run several times."""
     name, _, rest = path.partition("/")
     here = f"{above}/{name}" if above else name
     times = (f"{here}@{number}" for number in count(1)) if name in _CHECKS else iter(())
@@ -547,7 +516,7 @@ _CHECKS: Final = ("check", "on_incomplete", "on_failure")
 
 
 def _tries(path: str, step: Step) -> Iterator[str]:
-    """The paths of a step: an action is another one each time that it is tried after a handler."""
+    """Yield the paths of a step: after a failure handler, its action has another one."""
     from plait.program.action_step import AGAIN, ActionAttempt
 
     yield path
@@ -559,7 +528,7 @@ def _tries(path: str, step: Step) -> Iterator[str]:
 
 
 def _of_people(path: str, step: Step) -> str:
-    """The path of what an author wrote, who knows a step and its action as one."""
+    """Return the path that the author knows: a step and its action are one."""
     from plait.program.action_step import ActionAttempt
 
     return path.rpartition("/")[0] if isinstance(step, ActionAttempt) else path
@@ -570,34 +539,30 @@ def _of_people(path: str, step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswers:
-    """What the user says of steps whose end nobody knows: to do them again, or that they are
-    done.
-    """
+    """The user's answers about steps whose end is unknown: run again, or done."""
 
     repeat: Sequence[str] = ()
     done: Sequence[str] = ()
 
     def require_valid(self, loaded: LoadedFlow, opened: OpenRun) -> None:
-        """InputError for what is no answer, before anything runs."""
+        """Raise InputError for invalid answers, before anything runs."""
         both = [path for path in self.repeat if path in self.done]
         if both:
             raise InputError(
-                f"'{both[0]}' is either done or to be repeated, and not both",
-                fix="say --repeat or --done of it",
+                f"'{both[0]}' is named with --repeat and with --done",
+                fix="use one of them",
                 code="contradiction",
             )
         _require_steps(loaded, opened.journal, self, _earlier_done_marks(opened))
 
     def values(self, loaded: LoadedFlow, opened: OpenRun) -> dict[str, Json]:
-        """By path: what steps give that are said to be done, now or in an earlier life that came to
-        none.
-        """
+        """Return the values, by path, of steps marked as done, now or in an earlier resume."""
         steps = dict(flow_steps(loaded))
         found = {path: _value_at(path, steps, opened.journal) for path in self._done_marks(opened)}
         return {path: value for path, value in found.items() if value is not None}
 
     def keep(self, opened: OpenRun) -> None:
-        """For later lives, should this one not come to these steps."""
+        """Record the marks for later resumes, if this one does not come to the steps."""
         now: list[Json] = [
             path for path in self._done_marks(opened) if not _has_succeeded(path, opened)
         ]
@@ -605,9 +570,7 @@ class ResumeAnswers:
             opened.update_facts(**{MARKED_DONE: now})
 
     def _done_marks(self, opened: OpenRun) -> list[str]:
-        """The steps that are said to be done, now or before, but for those that are to be
-        repeated.
-        """
+        """Return the steps marked as done, now or earlier, without those to repeat."""
         return [
             path
             for path in dict.fromkeys((*_earlier_done_marks(opened), *self.done))
@@ -616,15 +579,15 @@ class ResumeAnswers:
 
 
 MARKED_DONE: Final = "marked_done"
-"""The name of that among the facts of a run: the paths."""
+"""The key of these paths in the facts of a run."""
 
 
 def _earlier_done_marks(opened: OpenRun) -> list[str]:
-    """The steps that were said to be done in earlier lives, and are not."""
-    said = opened.facts.get(MARKED_DONE)
+    """Return the steps marked as done in earlier resumes that are not recorded as done yet."""
+    fact = opened.facts.get(MARKED_DONE)
     return (
-        [str(path) for path in said if not _has_succeeded(str(path), opened)]
-        if isinstance(said, list)
+        [str(path) for path in fact if not _has_succeeded(str(path), opened)]
+        if isinstance(fact, list)
         else []
     )
 
@@ -634,14 +597,14 @@ def _has_succeeded(path: str, opened: OpenRun) -> bool:
 
 
 def marked_done_in(opened: OpenRun, forgotten: Iterable[StepInvalidated]) -> list[str]:
-    """The steps that were said to be done inside items that are begun from their start."""
+    """Return the steps marked as done inside items that start again."""
     kept = _earlier_done_marks(opened)
     tops = [event.path for event in forgotten if event.below] if kept else []
     return [path for path in kept if any(is_at_or_below(path, top) for top in tops)]
 
 
 def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
-    """What a step gives that did its work unseen; None if there is no such step any more."""
+    """Return the value of a step marked as done; None: there is no such step any more."""
     from plait.agents.turns import recorded_tool_call
     from plait.engine.unknown import UNSEEN
 
@@ -653,15 +616,13 @@ def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
 
 
 def _require_steps(
-    loaded: LoadedFlow, journal: Journal, said: ResumeAnswers, kept: Sequence[str]
+    loaded: LoadedFlow, journal: Journal, answers: ResumeAnswers, kept: Sequence[str]
 ) -> None:
-    """Every path is that of a step, in an item of one that has begun; and only a question is
-    repeated.
-    """
+    """Raise InputError unless every path is a step, and those to repeat need an answer."""
     from plait.agents.turns import recorded_tool_call
 
     known = dict(flow_steps(loaded))
-    for path in (*said.repeat, *said.done):
+    for path in (*answers.repeat, *answers.done):
         if journal.is_unfinished(path) and (
             _is_call(path) or recorded_tool_call(journal, path) is not None
         ):
@@ -671,14 +632,14 @@ def _require_steps(
             raise _no_step(path, known)
         if step_kind(step.kind).only_holds_steps:
             raise _no_action(path, step.kind)
-        if path in said.repeat and not (
+        if path in answers.repeat and not (
             step.policy.at_most_once or path in kept or journal.is_unfinished(path)
         ):
             raise _no_question(path)
 
 
 def _is_in_begun(path: str, journal: Journal) -> bool:
-    """Is it in no item, or in one that has begun?"""
+    """Is it outside of items, or in an item that was started?"""
     above, item, rest = path.rpartition(f"/{ITEM}")
     return not item or journal.was_ever_started(f"{above}{item}{rest.partition('/')[0]}")
 
@@ -694,17 +655,17 @@ def _no_action(path: str, kind: str) -> InputError:
 
 def _no_question(path: str) -> InputError:
     return InputError(
-        f"nobody asked about '{path}': --repeat is an answer, about a step that may run only once",
-        fix="plait resume does what has failed or has no end; what is done is done again if it is edited",
+        f"'{path}' needs no answer: --repeat is for a step that may run only once",
+        fix="plait resume runs failed and unfinished steps again, and finished ones if you edit them",
         code="no-question",
     )
 
 
 def open_questions(loaded: LoadedFlow, journal: Journal) -> Iterator[tuple[str, str]]:
-    """The steps that may run only once and were under way when an earlier life of the run ended."""
+    """Yield the at-most-once steps that an earlier attempt of the run started and did not end."""
     known = dict(flow_steps(loaded))
     if not any(step.policy.at_most_once for step in known.values()):
-        return  # to find out what was under way means to go through the journal
+        return  # finding them reads the whole journal
     for path in journal.find_unfinished():
         step = _step_at(known, path)
         if step is not None and step.policy.at_most_once and not _is_inside_recorded(journal, path):
@@ -719,14 +680,14 @@ def _is_inside_recorded(journal: Journal, path: str) -> bool:
 
 
 def _is_call(path: str) -> bool:
-    """Is it the place of a call that its tool wants to be made only once?"""
+    """Is it the path of a tool call that may happen only once?"""
     from plait.program.actions.tool import ONCE_CALL
 
     return path.rpartition("/")[2] == ONCE_CALL
 
 
 def _step_at(known: Mapping[str, Step], path: str) -> Step | None:
-    """The step at a path of a run; that of an action is below the step whose action it is."""
+    """Return the step at a path of a run; an action is below its step."""
     from plait.program.action_step import AGAIN, FIRST, ActionAttempt, ActionStep
 
     found = known.get(path) or known.get(generic_path(path))
@@ -761,13 +722,15 @@ def failed_items_to_retry(
     from_start: bool,
     waiting: Sequence[str] = (),
 ) -> Iterator[StepInvalidated]:
-    """`waiting`: the paths of items that an earlier retry did not come to."""
+    """`waiting`: the paths of items that an earlier retry did not run."""
     map_step = loaded.program.map
     if map_step is None:
         return
-    behind = items_selected_at(journal, map_step.name, map_step.items.name)
+    selected_at = items_selected_at(journal, map_step.name, map_step.items.name)
     letters = [
-        known for known in journal.failure_titles(map_step.name, after=behind) if is_item(known[0])
+        known
+        for known in journal.failure_titles(map_step.name, after=selected_at)
+        if is_item(known[0])
     ]
     letters += [(path, path.rpartition("/item:")[2]) for path in waiting]
     unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
@@ -792,43 +755,47 @@ def _key(letter: tuple[str, str]) -> str:
 
 
 def _is_called(letter: tuple[str, str], name: str) -> bool:
-    """Is it a failed item of this path, key or title?"""
+    """Is it a failed item with this path, key or title?"""
     return name in (_key(letter), *letter)
 
 
 # ── variables of env files ───────────────────────────────────────────────
 
 ROUNDS: Final = 50_000
-"""Of the digest: some hundredths of a second, once for each life of a run that has env files."""
+"""Rounds of the digest: some 10 ms, once for each attempt of a run with env files."""
 SALT_BYTES: Final = 16
 
 
-def env_digest(filed: Mapping[str, str], *, salt: bytes | None = None) -> dict[str, Json]:
-    """What a run keeps of its env files."""
-    if not filed:
+def env_digest(variables: Mapping[str, str], *, salt: bytes | None = None) -> dict[str, Json]:
+    """Return what a run stores about its env files."""
+    if not variables:
         return {}
     salt = os.urandom(SALT_BYTES) if salt is None else salt
-    return {"names": sorted(filed), "salt": salt.hex(), "digest": _salted_digest(filed, salt)}
+    return {
+        "names": sorted(variables),
+        "salt": salt.hex(),
+        "digest": _salted_digest(variables, salt),
+    }
 
 
-def describe_change(known: Json, filed: Mapping[str, str]) -> str | None:
-    """What has changed, in names; None if nothing has."""
+def describe_change(known: Json, variables: Mapping[str, str]) -> str | None:
+    """Return the changes by name; None: there are none."""
     before = known if isinstance(known, Mapping) else {}
     names = frozenset(before.get("names", ()))
     others = [
-        *(f"{name} is new" for name in sorted(filed.keys() - names)),
-        *(f"{name} is gone" for name in sorted(names - filed.keys())),
+        *(f"{name} is new" for name in sorted(variables.keys() - names)),
+        *(f"{name} is gone" for name in sorted(names - variables.keys())),
     ]
-    kept = {name: filed[name] for name in names & filed.keys()}
+    kept = {name: variables[name] for name in names & variables.keys()}
     return "; ".join([format_names(others)] * bool(others) + [*_other_values(before, kept)]) or None
 
 
 def _other_values(before: Mapping[str, Json], kept: Mapping[str, str]) -> Iterator[str]:
-    """What is known of the variables that are still there."""
+    """Return what is known about the variables that are still there."""
     if not kept:
         return
     named = format_names(sorted(kept))
-    if len(kept) < len(before["names"]):  # the digest is of all of them, and one is gone
+    if len(kept) < len(before["names"]):  # the digest is of all variables, and one is gone
         have = "has another value" if len(kept) == 1 else "have other values"
         yield f"whether {named} {have} cannot be known"
     elif _salted_digest(kept, bytes.fromhex(str(before["salt"]))) != before["digest"]:
@@ -849,8 +816,8 @@ def env_change_problem(change: str) -> Problem:
     )
 
 
-def _salted_digest(filed: Mapping[str, str], salt: bytes) -> str:
+def _salted_digest(variables: Mapping[str, str], salt: bytes) -> str:
     from hashlib import pbkdf2_hmac
 
-    said = json_text([[name, filed[name]] for name in sorted(filed)])
-    return pbkdf2_hmac("sha256", said.encode("utf-8", "surrogatepass"), salt, ROUNDS).hex()
+    text = json_text([[name, variables[name]] for name in sorted(variables)])
+    return pbkdf2_hmac("sha256", text.encode("utf-8", "surrogatepass"), salt, ROUNDS).hex()

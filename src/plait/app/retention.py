@@ -1,7 +1,8 @@
-"""How many runs a project keeps: its setting `keep_runs`, or PLAIT_KEEP_RUNS of whoever runs it.
+"""How many runs a project keeps: its setting `keep_runs`, or the variable PLAIT_KEEP_RUNS.
 
-The setting comes along with the project, and the runs are the user's: it keeps more of them than
-usual, and fewer only where the user trusted the project.
+The setting belongs to the project, but the runs belong to the user.  So it can keep more runs than
+the default, and fewer only if the user trusts the project.
+
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ VARIABLE: Final = "PLAIT_KEEP_RUNS"
 SETTING: Final = "keep_runs"
 ALL: Final = "all"
 MOST_DIGITS: Final = 15
-"""Of a number of runs; a longer one keeps them all."""
+"""The most digits of a number of runs; a longer number keeps all."""
 
 
 def remove_old_runs(
     runs: Runs, project: str, environ: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Remove what is old, unless all is to be kept; what is to be said of that."""
+    """Remove old runs, unless all are kept; return a note about that."""
     keep = runs_to_keep(project, os.environ if environ is None else environ)
     removed = () if keep is None else runs.remove_old(keep=keep, days=KEEP_DAYS)
     if not removed:
@@ -39,10 +40,10 @@ def remove_old_runs(
 
 
 def runs_to_keep(project: str, environ: Mapping[str, str]) -> int | None:
-    """How many of the newest runs stay, whatever their age; None: all of them."""
-    said = environ.get(VARIABLE)
-    if said:
-        return _number(said)
+    """Return how many of the newest runs stay; None: all."""
+    value = environ.get(VARIABLE)
+    if value:
+        return _number(value)
     kept = _setting(os.path.join(project, ".ai", "plait.yaml"))
     return KEEP_RUNS if kept is not None and kept < KEEP_RUNS and not _is_trusted(project) else kept
 
@@ -51,7 +52,7 @@ def _is_trusted(project: str) -> bool:
     from plait.app.toolbox import user_space
     from plait.tools.trust.decisions import Trust
 
-    with suppress(TrustError):  # who needs that trust says what is wrong with it
+    with suppress(TrustError):  # the command that needs this trust reports the problem
         return Trust(user_space(), project).trusts_project
     return False
 
@@ -63,7 +64,7 @@ def _setting(path: str) -> int | None:
     except OSError:
         return KEEP_RUNS
     if SETTING.encode() not in text:
-        return KEEP_RUNS  # to load YAML takes longer than all else here
+        return KEEP_RUNS  # loading YAML would take longer than everything else here
     from plait.core.documents import Mapping as MappingNode
     from plait.core.documents import Scalar, parse
     from plait.tools.trust.decisions import require_valid_settings
@@ -72,19 +73,19 @@ def _setting(path: str) -> int | None:
     if not isinstance(node, MappingNode):
         return KEEP_RUNS
     require_valid_settings(node)
-    said = node.get(SETTING)
-    if not isinstance(said, Scalar) or said.value is None:
+    value = node.get(SETTING)
+    if not isinstance(value, Scalar) or value.value is None:
         return KEEP_RUNS
-    return _count(str(said.value))
+    return _count(str(value.value))
 
 
-def _count(said: str) -> int | None:
-    return None if said == ALL or len(said) > MOST_DIGITS else int(said)
+def _count(value: str) -> int | None:
+    return None if value == ALL or len(value) > MOST_DIGITS else int(value)
 
 
-def _number(said: str) -> int | None:
-    if said == ALL or (said.isascii() and said.isdecimal() and said.strip("0")):
-        return _count(said)
+def _number(value: str) -> int | None:
+    if value == ALL or (value.isascii() and value.isdecimal() and value.strip("0")):
+        return _count(value)
     raise InputError(
         f"{VARIABLE} is a whole number above 0, or {ALL}",
         fix=f"{VARIABLE}={KEEP_RUNS} keeps that many of the newest runs, {VARIABLE}={ALL} keeps every run",

@@ -1,6 +1,4 @@
-"""One life of a run: a loaded flow is performed, or rehearsed, until it ends, fails or is to
-stop.
-"""
+"""Build the context of a run, and perform or plan a loaded flow until it ends, fails or stops."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from plait.tools.trust.decisions import AskTrust
 
 NOTED: Final = frozenset({"refused-variable", "short-secret"})
-"""Warnings that depend on what a run is given, so that no check of the file tells of them."""
+"""Codes of warnings that depend on the inputs of a run, so `plait check` cannot report them."""
 
 
 def execute_run(
@@ -60,7 +58,7 @@ def execute_run(
     retried: RetriedItems = NOT_RETRIED,
     notes: Iterable[str] = (),
 ) -> FlowResult:
-    """`notes`: what was done before it, and is to be told with it."""
+    """Perform a loaded flow as one attempt of a run; `notes`: what to report with it."""
     with map_machine_errors(run=None if isinstance(opened, TemporaryRun) else opened.id):
         run = build_run(
             flow,
@@ -100,10 +98,10 @@ def execute_run(
             result = replace(result, has_seal=not opened.why_unsealed)
             run.events.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
         except JournalError:
-            with suppress(JournalError):  # the first one says more
+            with suppress(JournalError):  # the first error says more
                 run.events.close()
             raise
-        except BaseException:  # nothing is hidden: what was recorded is made safe first
+        except BaseException:  # what was recorded is made safe first, so nothing is hidden
             run.events.close()
             raise
         run.events.close()
@@ -113,16 +111,16 @@ def execute_run(
 def _note_new_variables(
     opened: OpenRun | TemporaryRun, loaded: LoadedFlow, run: RunContext
 ) -> None:
-    """What the env files say now is accepted, and is what the next life of the run expects."""
-    filed, known = loaded.environment.filed, opened.facts.get("env_files")
-    if not filed and not known:
+    """Accept the changed env files, for this and later attempts of the run."""
+    variables, known = loaded.environment.filed, opened.facts.get("env_files")
+    if not variables and not known:
         return
     from plait.app.resume import describe_change, env_digest
 
-    change = describe_change(known, filed)
+    change = describe_change(known, variables)
     if change is not None:
         run.events.note("", f"the env files have changed, and the run goes on with them: {change}")
-        opened.update_facts(env_files=env_digest(filed))
+        opened.update_facts(env_files=env_digest(variables))
 
 
 def _outcome(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> FlowResult:
@@ -133,12 +131,11 @@ def _outcome(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> 
     if run.hooks.is_empty or result.status == "interrupted":
         return result
     of = loaded.program, ctx, result.value, result.failure
-    told = _run_to_result(id, loaded, run, lambda: hooks.fire_run_ended(*of))
-    if result.failure is None or told.failure is None or told.status == "interrupted":
-        return result if told.status == "done" else replace(told, value=result.value)
-    # What it failed by stays, whatever is said or met behind it: whoever resumes it is told of the
-    # next end.
-    run.events.note("", f"at run_failed: {told.failure.message}")
+    hook_result = _run_to_result(id, loaded, run, lambda: hooks.fire_run_ended(*of))
+    if result.failure is None or hook_result.failure is None or hook_result.status == "interrupted":
+        return result if hook_result.status == "done" else replace(hook_result, value=result.value)
+    # The first failure stays the failure of the run, whatever `run_failed` hooks do.
+    run.events.note("", f"at run_failed: {hook_result.failure.message}")
     return result
 
 
@@ -158,7 +155,7 @@ def _run_to_result(
     except DeadlineExceeded:
         return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
     except JournalError:
-        raise  # nothing more can be recorded, or asked of the journal
+        raise  # nothing more can be recorded or read
     except PlaitError as error:
         refused = isinstance(error, TrustError)
         failure = Failure(run.secrets.mask(str(error)), "trust" if refused else "refused")
@@ -167,7 +164,7 @@ def _run_to_result(
 
 
 def _for_callers(value: Json) -> Json:
-    """The value of a flow without the facts beside its captures, which are for templates."""
+    """Return the value of a flow without the facts beside its captures, which are for templates."""
     captures = value.get("captures") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(captures, dict):
         return value
@@ -232,7 +229,7 @@ def build_run(
     retried: RetriedItems = NOT_RETRIED,
     is_dry: bool = False,
 ) -> RunContext:
-    """What the steps of a run share: the one place where it is put together."""
+    """Build the run context: the one place where it is put together."""
     from plait.adapters.local import make_backend
     from plait.app.hooks import build_hooks
     from plait.app.services import local_services
@@ -346,9 +343,9 @@ def require_backend(
 def require_tools(
     flow: FlowSource, loaded: LoadedFlow, ask: AskTrust | None, *, running: bool = True
 ) -> None:
-    """Every tool that the flow names exists and may run: all that is wrong, before anything runs.
+    """Raise all errors about the tools that a flow names, before anything runs.
 
-    Not `running`: for a dry run, which remembers nothing of them.
+    Without `running` (a dry run) trust stores nothing about them.
     """
     if not loaded.tool_uses:
         return
@@ -357,7 +354,7 @@ def require_tools(
 
     tools = toolbox(flow.project, ask=ask)
     problems = code_problems(tools, loaded)
-    if problems:  # before anybody is asked whether a tool may run
+    if problems:  # before the user is asked whether a tool may run
         raise InputError.together(problems)
     for tool_id in loaded.tool_uses:
         try:
@@ -407,16 +404,16 @@ def plan_program(
         for one in run.plan.steps
     ]
     if result.failure is not None and not any(one.fatal for one in shown):
-        raise would_fail_error(result.failure.message)  # not by a step that could be shown
+        raise would_fail_error(result.failure.message)  # no step that the plan shows fails
     return shown
 
 
 def would_fail_error(message: str) -> InputError:
-    return InputError(f"a run would fail: {message}", fix="mend that first", code="would-fail")
+    return InputError(f"a run would fail: {message}", fix="fix that first", code="would-fail")
 
 
 def _fatal(loaded: LoadedFlow, run: RunContext, result: FlowResult) -> set[str]:
-    """The paths of the steps by which a run, or items of its map, would fail."""
+    """Yield the paths of the steps by which a run, or items of its map, would fail."""
     paths = set() if result.failure is None else {result.failure.path}
     map_step = loaded.program.map
     for known in run.journal.steps_in(map_step.name) if map_step is not None else ():

@@ -1,8 +1,8 @@
-"""Runs of flows, put together: a loaded file, a journal, hands, and whoever watches.
+"""Run, resume and retry flows, and plan what they would do.
 
-`run_flow` begins a run, `resume_flow` goes on with one, `retry_flow` does dead
-letters again; all three perform the same flow, and differ in what the journal
-already knows.
+`run_flow` starts a run, `resume_flow` continues one, `retry_flow` runs dead letters again.  All
+three perform the same flow; they differ in what the journal has recorded.
+
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 
 
 def load_all() -> None:
-    """Load the parts that every run takes, before there is anything to wait for."""
+    """Import the modules that every run needs, before anything has to wait."""
     from importlib import import_module
 
     for name in (
@@ -92,10 +92,9 @@ def run(
     resume: str | None = None,
     accept_changes: bool = False,
 ) -> FlowResult:
-    """Run a flow file to its end; `resume` goes on with an earlier run instead, given its secret
-    inputs.
+    """Run a flow file to its end; with `resume` continue an earlier run, given its secret inputs.
 
-    The result says what became of it: `.status`, `.value`, `.failure`, `.counts`, `.run`.
+    The result has `.status`, `.value`, `.failure`, `.counts` and `.run`.
     """
     where = None if project is None else os.fspath(project)
     if resume is not None:
@@ -121,10 +120,9 @@ def run_flow(
     observers: RunObservers | None = None,
     adapt: Callable[[LoadedFlow], LoadedFlow] | None = None,
 ) -> FlowResult:
-    """Begin a run, and work on it until it ends, fails or is to stop.
+    """Start a run, and work on it until it ends, fails or is stopped.
 
-    `path` is a file, or the id of a directive; `adapt` may put another program in the place of its
-    own.
+    `path` is a file, or the id of a directive; `adapt` may replace the program of the flow.
     """
     flow = find_flow(path, options or Options(), project)
     observers = observers or RunObservers()
@@ -146,7 +144,7 @@ def call_flow(
     project: str | None = None,
     observers: RunObservers | None = None,
 ) -> FlowResult:
-    """Run a tool that is a flow, as a run of its own: it is recorded, and can be resumed."""
+    """Run a tool that is a flow as a separate run, which is recorded and can be resumed."""
     from plait.app.toolbox import toolbox
 
     observers = observers or RunObservers()
@@ -171,9 +169,9 @@ def run_program(
     accept_changes: bool = False,
     observers: RunObservers | None = None,
 ) -> tuple[FlowResult, list[EventRecord]]:
-    """Run a program that was made in Python, and no file: what became of it, and all that happened.
+    """Run a program that was made in Python; return the result and all events.
 
-    Without a project nothing is kept of it; `resume` goes on with an earlier run of one.
+    Without a project nothing is written; `resume` continues an earlier run of such a program.
     """
     flow = FlowSource(loaded.path, Options(inputs), project or os.getcwd())
     observers = observers or RunObservers()
@@ -193,7 +191,7 @@ def run_program(
         if resume is not None:
             from plait.app.resume import changes_accepted, keep_accepted
 
-            accept_changes = changes_accepted(loaded, opened, said=accept_changes)
+            accept_changes = changes_accepted(loaded, opened, accepted=accept_changes)
             keep_accepted(loaded, opened, accepted=accept_changes)
         result = execute_run(
             flow, loaded, opened, observers, accept_changes=accept_changes, notes=notes
@@ -202,7 +200,7 @@ def run_program(
 
 
 def program_inputs(run: str, project: str) -> dict[str, Json]:
-    """What a run of a program made in Python was given, but for secrets."""
+    """Return the inputs of a run of a Python program, without secrets."""
     runs = flow_store(project)
     with runs.open_own(runs.find(run), write=False) as opened:
         options = opened.facts.get("options")
@@ -224,9 +222,7 @@ def resume_flow(
     inputs: Mapping[str, Json] | None = None,
     observers: RunObservers | None = None,
 ) -> FlowResult:
-    """Go on with a run: what is recorded is not done again.  `inputs`: secret ones, which are not
-    kept.
-    """
+    """Resume a run: recorded outcomes are replayed.  `inputs`: secret ones, which are not stored."""
     from plait.app.resume import (
         ResumeAnswers,
         RetryRecord,
@@ -242,13 +238,13 @@ def resume_flow(
         observers = observers or RunObservers()
         loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
-        accept_changes = changes_accepted(loaded, opened, said=accept_changes)
+        accept_changes = changes_accepted(loaded, opened, accepted=accept_changes)
         answers = ResumeAnswers(repeat, done)
         answers.require_valid(loaded, opened)
         require_backend(flow, loaded, observers.stop, opened.journal)
         keep_backend(opened, backend)
         if flow.project != opened.facts["project"]:
-            opened.update_facts(**flow.source(loaded))  # it was moved
+            opened.update_facts(**flow.source(loaded))  # the project was moved
         keep_accepted(loaded, opened, accepted=accept_changes)
         retry = RetryRecord.of(opened)
         if accept_changes and retry.items and changed_steps(loaded, opened):
@@ -262,7 +258,7 @@ def resume_flow(
             loaded,
             opened,
             observers,
-            # What was another text already when items were retried was accepted then.
+            # Text that had changed when items were retried was accepted then.
             accept_changes=accept_changes or bool(retry.items),
             repeat=repeat,
             said_done=said_done,
@@ -281,9 +277,7 @@ def retry_flow(
     backend: str | None = None,
     observers: RunObservers | None = None,
 ) -> FlowResult:
-    """Do failed items again, all of them or those that are named; the file may have been edited
-    since.
-    """
+    """Retry failed items, all or those that are named; the file may have been edited."""
     from plait.app.resume import (
         ResumeAnswers,
         RetryRecord,
@@ -312,7 +306,7 @@ def retry_flow(
         require_backend(flow, loaded, observers.stop)
         keep_backend(opened, backend)
         retry = RetryRecord.from_items(loaded, opened, (event.path for event in forgotten))
-        # Kept before anything is forgotten: whoever resumes the run goes on with this retry.
+        # Recorded before anything is invalidated, so that a resume continues this retry.
         opened.update_facts(**flow.source(loaded), **retry.for_next_attempt(loaded, opened).facts())
         keep_accepted(loaded, opened, accepted=False)
         answers = ResumeAnswers(repeat=marked_done_in(opened, forgotten) if from_start else ())
@@ -333,7 +327,7 @@ def retry_flow(
 def plan_run(
     path: str, options: Options | None = None, *, project: str | None = None
 ) -> list[PlannedStep]:
-    """What a run would do, with the values that are known before it: nothing is run or written."""
+    """Return what a run would do, with the values that are known before it."""
     from tempfile import TemporaryDirectory
 
     from plait.engine.journal import MemoryJournal
@@ -347,7 +341,7 @@ def plan_run(
 def plan_flow_call(
     tool_id: str, params: Mapping[str, Json], *, project: str | None = None
 ) -> list[PlannedStep]:
-    """The same for a tool that is a flow."""
+    """Return the same for a tool that is a flow."""
     from tempfile import TemporaryDirectory
 
     from plait.app.toolbox import toolbox
@@ -362,7 +356,7 @@ def plan_flow_call(
 
 
 def envelope(tool_id: str, result: FlowResult) -> dict[str, Json]:
-    """What became of a flow that was called as a tool, as the result of every tool looks."""
+    """Return the result of a flow that was called as a tool, in the form of every tool result."""
     value = result.value
     record: dict[str, Json] = {
         "status": "success" if result.status == "done" else "error",
@@ -384,7 +378,7 @@ def plan_resume(
     done: Sequence[str] = (),
     inputs: Mapping[str, Json] | None = None,
 ) -> list[PlannedStep]:
-    """What a resumed run would do again, and what it would remember."""
+    """Return what a resumed run would run again, and what it would replay."""
     from plait.app.resume import ResumeAnswers, RetryRecord, invalidate_removed
     from plait.engine.journal import Overlay
 
@@ -411,7 +405,7 @@ def plan_resume(
 def resume_blocker(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> InputError | None:
-    """Why a run is not resumed before its changes are accepted; None if it is."""
+    """Return why a run cannot be resumed before its changes are accepted; None: it can."""
     from plait.app.resume import require_unchanged
 
     runs, name = find_run(run, project)
@@ -430,14 +424,12 @@ def flow_store(project: str) -> Runs:
 
 
 def flow_runs(project: str | None = None, most: int | None = None) -> list[RunSummary]:
-    """The runs of a project, newest first; at most so many."""
+    """Return the runs of a project, the newest first, at most `most`."""
     return flow_store(_state_project(project)).list(most)
 
 
 def list_leftovers(project: str | None = None, *, clean: bool = False) -> list[Leftover]:
-    """What runs of a project left behind of the worktrees of their items; what still is, after
-    cleaning.
-    """
+    """Return leftover worktrees of the runs of a project; with `clean`, those that remain."""
     from plait.adapters.git import clean_leftover as cleaned
     from plait.adapters.git import find_leftovers
     from plait.app.services import start_git
@@ -453,7 +445,7 @@ def list_leftovers(project: str | None = None, *, clean: bool = False) -> list[L
 
 
 def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
-    """A run by the beginning of its id; the newest if none is named."""
+    """Return the run whose id has a prefix; without one, the newest."""
     root = _state_project(project)
     runs = flow_store(root)
     if project is None and (above := runs_above(root)) is not None:
@@ -466,7 +458,7 @@ def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
 
 
 def runs_above(root: str) -> str | None:
-    """Where to look for runs instead, if there are none in this folder."""
+    """Return a folder above that has runs, if this one has none."""
     from plait.core.projects import has_runs, nearest_runs
 
     return None if has_runs(root) else nearest_runs(root)
@@ -481,7 +473,7 @@ def _state_project(project: str | None) -> str:
 def directive_prompt(
     path: str, options: Options | None = None, *, project: str | None = None
 ) -> FilledDirective:
-    """The prompt of a directive with its inputs put in; nothing is sent."""
+    """Return the prompt of a directive with its inputs filled; nothing is sent."""
     from plait.program.program import DirectiveProgram
 
     program = find_flow(path, options or Options(), project).load().program

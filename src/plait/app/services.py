@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 PIECE: Final = 1 << 20
 MOST_KEPT: Final = 4 << 30
-"""Bytes of long outputs that one run keeps in all."""
+"""Bytes of long outputs that one run stores at most."""
 
 WRITE_FILES: Final = ("core/file/write", "core/file/edit")
 MOST_ELSEWHERE: Final = 64
-"""Folders and environments of steps whose tools are kept ready."""
+"""Directories and environments for which tools are kept ready."""
 
 
 def local_services(
@@ -48,10 +48,10 @@ def local_services(
     worktrees: Worktrees | None = None,
     is_dry: bool = False,
 ) -> Services:
-    """What the steps of a run use here; a dry run may only look.
+    """Return the services of a run on this machine; a dry run gets only those that look.
 
-    `folder`: that of the run, for outputs that are too long for the journal (unless not
-    `keeps_overflow`).  `env`: the variables of the flow.
+    `folder`: the run's folder for outputs that are too long for the journal (if `keeps_overflow`).
+    `env`: the variables of the flow.
     """
     from plait.agents.ports import Models, ToolCatalog
     from plait.engine.context import Services
@@ -86,7 +86,7 @@ def local_services(
 
 
 class LocalProcesses:
-    """Shell commands and git, as processes of this machine."""
+    """Starts shell commands and git as processes of this machine."""
 
     def __init__(
         self,
@@ -122,9 +122,7 @@ class LocalProcesses:
                 env=env,
                 stdin=stdin,
                 timeout=timeout,
-                # What is beyond the limit goes to a file as it is, so not where secrets would have
-                # to be
-                # masked.
+                # The overflow goes to a file unmasked, so not if there are secrets to mask.
                 overflow=self._keeps_overflow,
                 cancel=stop,
             )
@@ -135,7 +133,7 @@ class LocalProcesses:
         return self._keep_output(finished) if finished.is_truncated else finished
 
     def _keep_output(self, finished: ProcessResult) -> ProcessResult:
-        """With what was too long for memory in the folder of the run."""
+        """Return the result, with long outputs as files in the folder of the run."""
         from plait.core.records import replace
 
         out, out_lost = self._move_output(finished.stdout_file)
@@ -149,7 +147,7 @@ class LocalProcesses:
         )
 
     def _move_output(self, path: str | None) -> tuple[str | None, str]:
-        """Where the file is now, or why it is nowhere."""
+        """Return the path of the stored file, or why it is not stored."""
         from plait.program.ports import NO_ROOM
 
         if path is None:
@@ -165,7 +163,7 @@ class LocalProcesses:
 
                 return None, not_written(error)
             finally:
-                with suppress(FileNotFoundError):  # it was moved
+                with suppress(FileNotFoundError):  # the file was moved there
                     os.unlink(path)
             self._say_full(folder)
             return None, NO_ROOM
@@ -203,10 +201,10 @@ class LocalProcesses:
             raise
         try:
             if finished.exit_code != 0:
-                said = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
+                stderr = finished.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
                 raise ProcessError(
                     f"the command that gives the items ended with exit code {finished.exit_code}"
-                    + (": " + "\n".join(said) if said else ""),
+                    + (": " + "\n".join(stderr) if stderr else ""),
                     fix="run it by hand and look at what it prints",
                     code="command-failed",
                 )
@@ -234,7 +232,7 @@ class LocalProcesses:
 
 
 class LocalTools:
-    """The tools of the project and of the user, in the environment of the flow."""
+    """Calls tools of the project and the user, with the environment of the flow."""
 
     def __init__(
         self,
@@ -253,12 +251,12 @@ class LocalTools:
         self._lock = threading.Lock()
         self._tools: Toolbox | None = None
         self._plain: dict[str, bool] = {}
-        """Tools that are not flows: may they be called only once?"""
+        """By tool id: is the tool called at most once?"""
         self._code: dict[str, CodeParams] = {}
         self._directory = project
         """The folder that tools take for the project."""
         self._more_env: Mapping[str, str] = {}
-        """What they find beside the variables of the flow."""
+        """Variables that tools get besides those of the flow."""
         self._elsewhere: dict[tuple[str, tuple[tuple[str, str], ...]], LocalTools] = {}
 
     def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
@@ -269,8 +267,7 @@ class LocalTools:
 
         loaded = load_tool(self._toolbox(), tool_id, params, project=self._project)
         if loaded is None:
-            # To look at a tool twice takes as long as many a call; what it is does not change in a
-            # run.
+            # A look at a tool takes as long as many calls; in a run the tool does not change.
             self._plain[tool_id] = self._toolbox().chains.get(tool_id).tool.header.once
             return None
         return make_subflow(loaded)
@@ -295,7 +292,7 @@ class LocalTools:
 
             known = find_code_params(self._toolbox(), tool_id)
             if known is None:
-                return NO_CODE  # the call says why; a tool that is there later is looked at then
+                return NO_CODE  # the call reports why; a tool that appears later is looked at then
             self._code[tool_id] = known
         return known
 
@@ -326,7 +323,7 @@ class LocalTools:
         return call_tool(tools, tool_id, params)
 
     def _require_unguarded(self) -> None:
-        """Tools that write files guard some folders: nobody gets around that by being there."""
+        """Raise InputError in a guarded folder: tools that write files must not pass the guard."""
         from plait.core.safe_files import find_guarded_folder
 
         top = item_project_root(self._folder, self._project, self._directory) or self._project
@@ -339,7 +336,7 @@ class LocalTools:
             )
 
     def _toolbox(self) -> Toolbox:
-        """The tools of the project, in the environment of the flow; one for all calls of a run."""
+        """Return the toolbox for the environment of the flow; all calls of a run share it."""
         from plait.app.toolbox import toolbox
         from plait.core.records import replace
 
@@ -387,7 +384,7 @@ class LocalTools:
 
 
 class LocalFiles:
-    """Files below the project, or below the worktree of an item."""
+    """Reads and writes files below the project, or below the worktree of an item."""
 
     def __init__(self, project: str, folder: str) -> None:
         self._project = project
@@ -416,7 +413,7 @@ class LocalFiles:
         return write_file(self._root(directory), path, data, directory=directory, create_dirs=True)
 
     def _root(self, directory: str) -> str:
-        """What files may not leave: the project, or the place of the item in which a step runs."""
+        """Return the folder that files may not leave: the project, or the worktree of the item."""
         return item_project_root(self._folder, self._project, directory) or self._project
 
     def is_inside(self, directory: str) -> bool:
@@ -432,7 +429,7 @@ class LocalHttp:
 
 
 class LocalModels:
-    """The providers that the project, the user and the system name."""
+    """Finds the providers of the project, the user and the system."""
 
     def __init__(self, project: str, *, ask: AskTrust | None = None) -> None:
         self._project = project
@@ -448,8 +445,7 @@ class LocalModels:
         with self._lock:
             if self._providers is None:
                 tools = toolbox(self._project, ask=self._ask)
-                # Not the variables of the flow: the host that a key goes to is no matter of its
-                # data.
+                # Without the variables of the flow: data must not choose the host that gets a key.
                 self._providers = Providers(
                     tools.spaces,
                     tools.trust,
@@ -461,7 +457,7 @@ class LocalModels:
 
 
 class LocalResults:
-    """Results of tools that a project keeps beyond a run."""
+    """Stores results of tools beyond a run, in the project."""
 
     def __init__(self, project: str) -> None:
         self._project = project
@@ -484,16 +480,14 @@ class LocalResults:
 
 
 def item_project_root(folder: str, project: str, directory: str) -> str | None:
-    """The project as an item has it, for a folder in that item's place; None for any other
-    folder.
-    """
+    """Return the project folder inside the worktree of an item; None for any other folder."""
     top = os.path.join(os.path.realpath(folder), "worktrees")
     name = os.path.relpath(os.path.realpath(directory), top).split(os.sep)[0]
     if name in (os.pardir, os.curdir):
         return None
     place = os.path.join(top, name)
     if not os.path.isfile(os.path.join(place, ".git")):
-        return place  # a folder of copies, whatever was made of it
+        return place  # a folder of copies
     from plait.core.safe_files import find_git_root
 
     own = find_git_root(project)
@@ -502,7 +496,7 @@ def item_project_root(folder: str, project: str, directory: str) -> str | None:
 
 
 def _put_below(folder: str, path: str) -> str:
-    """Move a file there; of one that does not fit nothing stays there."""
+    """Move a file; if it does not fit, nothing of it stays there."""
     import shutil
 
     place = os.path.join(folder, os.path.basename(path))
@@ -521,16 +515,14 @@ def _size_below(folder: str) -> int:
 
 
 GIT_TIMEOUT: Final = 3600.0
-"""It waits for nobody: no network, no terminal, no program of the repository.  But files may be
-many.
-"""
+"""Seconds for git: it waits for no network, terminal or program, but files may be many."""
 GIT_OUTPUT: Final = 256 * 1024 * 1024
 
 
 def start_git(
     args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
 ) -> ProcessResult:
-    """How git ended; `env` is added to an environment without any `GIT_…` variable."""
+    """Run git; `env` is added to an environment without `GIT_…` variables."""
     from plait.adapters.process.process import run
 
     around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

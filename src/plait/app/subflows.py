@@ -1,7 +1,8 @@
-"""Flows that are called like tools: found, judged and loaded by the road of every tool.
+"""Find and load flows that are called like tools.
 
-The chain is built, its rules are checked and its trust is required before anything in the file
-is looked at; what is parsed are the very bytes that were judged.
+The chain is built, and its rules and its trust are checked, before the file is read.  The verified
+bytes are the ones that are parsed.
+
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def load_tool(
     strict: bool | None = None,
     max_parallel: int | None = None,
 ) -> LoadedFlow | None:
-    """The flow that a tool or a directive is; None if it is another kind of tool."""
+    """Return the flow behind a tool or directive id; None: it is another kind of tool."""
     source = _trusted_source(tools, tool_id, running=running)
     if source is None:
         return None
@@ -55,7 +56,7 @@ def load_tool(
 
 
 def _trusted_source(tools: Toolbox, tool_id: str, *, running: bool) -> FlowText | None:
-    """The bytes that trust accepted; None if the tool is not a flow."""
+    """Return the bytes that trust accepted; None: the tool is not a flow."""
     from plait.lang.flow_text import FlowText
 
     if tool_id.startswith(DIRECTIVE):
@@ -71,7 +72,7 @@ def _trusted_source(tools: Toolbox, tool_id: str, *, running: bool) -> FlowText 
 
 
 def tool_schema(tools: Toolbox, tool_id: str) -> Mapping[str, Json] | None:
-    """The parameters of a tool, a flow or a directive; None: it takes any."""
+    """Return the schema of a tool, a flow or a directive; None: it takes anything."""
     from plait.lang.flow_text import FlowText
     from plait.lang.load import input_schema
 
@@ -85,7 +86,7 @@ def tool_schema(tools: Toolbox, tool_id: str) -> Mapping[str, Json] | None:
 
 
 def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:
-    """The file of a directive, its bytes read once; InputError if there is none."""
+    """Return the file of a directive, read once; InputError if there is none."""
     name = tool_id.removeprefix(DIRECTIVE)
     found = tools.spaces.find(name, folder=DIRECTIVES)
     if found is None:
@@ -97,7 +98,7 @@ def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:
 
 
 def chain_items(tools: Toolbox, tool_id: str) -> Sequence[ToolFile]:
-    """The files that have to be trusted for a tool or a directive to run."""
+    """Return the files that must be trusted before a tool or a directive runs."""
     if tool_id.startswith(DIRECTIVE):
         return (directive_item(tools, tool_id),)
     chain = tools.chains.get(tool_id)
@@ -106,7 +107,7 @@ def chain_items(tools: Toolbox, tool_id: str) -> Sequence[ToolFile]:
 
 
 def find_code_params(tools: Toolbox, tool_id: str) -> CodeParams | None:
-    """Which parameters of a tool are read as code; None if there is no tool that could be asked."""
+    """Return which parameters of a tool are code; None: the tool is not known."""
     from plait.tools.code_params import CodeParams
 
     if tool_id.startswith(DIRECTIVE):
@@ -121,7 +122,7 @@ def find_code_params(tools: Toolbox, tool_id: str) -> CodeParams | None:
 
 
 def code_problems(tools: Toolbox, loaded: LoadedFlow) -> list[Problem]:
-    """Every value of a flow that would become code of a tool which it names."""
+    """Yield every value of a flow that would become code of a tool."""
     if not (loaded.calls or loaded.hooks):
         return []
     from plait.lang.analysis.tool_calls import calls_of_hooks, code_findings
@@ -132,7 +133,7 @@ def code_problems(tools: Toolbox, loaded: LoadedFlow) -> list[Problem]:
 
 
 def _require_tools(tools: Toolbox, loaded: LoadedFlow) -> None:
-    """Every tool that it names exists; whether it may run is asked when it is called."""
+    """Raise an error if a tool does not exist; trust is checked when it is called."""
     problems = code_problems(tools, loaded)
     for tool_id, place in loaded.tool_uses.items():
         try:

@@ -1,9 +1,7 @@
-"""A run that came from elsewhere becomes this user's own, because the user says so after a look at
-it.
+"""Take over a run that came from elsewhere: a copy or a backup.
 
-That is for copies and backups.  What a run says about itself decides what
-it runs, so the user is shown that first; and the flow has to be in the project, where the user can
-look at it.
+The facts of a run decide what a resume runs.  So the user sees them first, and the flow must be in
+the project, where the user can read it.
 """
 
 from __future__ import annotations
@@ -22,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """What a run that is not this user's own would go on with."""
+    """What a resume of a foreign run would use."""
 
     id: str
     project: str
     flow: str
     file: str
-    """Empty for a run that a program in Python made."""
+    """Empty for a run of a Python program."""
     began_in: str
     backend: str
-    """Empty if the flow itself says where items run."""
+    """Empty if the flow names the backend."""
 
 
 def look_at(run: str, project: str | None) -> ForeignRun:
-    """A run that may be taken over; TrustError if its flow lies elsewhere."""
+    """Return a run that may be taken over; TrustError if its flow is outside of the project."""
     from plait.app.runs import find_run
 
     runs, name = find_run(run, project)
@@ -47,9 +45,7 @@ def look_at(run: str, project: str | None) -> ForeignRun:
 
 
 def take_over(run: ForeignRun) -> None:
-    """From now on it is this user's, as long as it stays in this folder; TrustError without a
-    key.
-    """
+    """Seal a run as this user's, while it stays in this folder; TrustError without a key."""
     from plait.app.runs import flow_store
 
     with flow_store(run.project).open(run.id, write=True) as opened:

@@ -1,9 +1,8 @@
-"""The tools of a project as a model sees them: found by patterns, judged, described by their
-headers.
+"""The tools of a project as a model sees them: found by patterns, checked for trust, described.
 
-What a file says about itself reaches a model only if the file may run: a description is read by
-the model like every other text, and would otherwise be a way in for a project that nobody trusts.
-So it is with what an MCP server says of a tool: it is heard when somebody has approved it.
+A model reads a description like any other text, so the description of a file reaches the model only
+if the file may run.  The same holds for the description of an MCP server: it must be approved.
+
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ NO_TOOLS: Final = frozenset({"runtime", "primitive"})
 def offers(
     tools: Toolbox, patterns: Sequence[str], *, ask_servers: bool = True
 ) -> tuple[ToolOffer, ...]:
-    """By id.  What is named without `*` has to be there; a TrustError if something may not run.
+    """Return the offers by id.  A name without `*` must exist; TrustError if it may not run.
 
-    `ask_servers`: those of MCP, which say what their tools take; they are started for that.
+    `ask_servers`: start MCP servers to get the schemas of their tools.
     """
     named = list(dict.fromkeys(_exact_tool_ids(patterns)))
     found = {one: _offer(tools, one, ask_servers=ask_servers) for one in named}
@@ -45,7 +44,7 @@ def offers(
         except NO_OUTCOMES:
             raise
         except PlaitError:
-            continue  # `plait tools` says what is wrong with it; nobody has asked for just this one
+            continue  # `plait tools` reports its problem; a pattern does not name it alone
         if offer is not None:
             found[tool_id] = offer
     return tuple(offer for _, offer in sorted(found.items()) if offer is not None)
@@ -80,9 +79,7 @@ def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | No
 
 
 def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
-    """What its file does not say, its server does.  Which one that is may depend on parameters:
-    then not.
-    """
+    """Complete an offer with what its MCP server says, unless the server depends on parameters."""
     from plait.adapters.mcp.client import require_approved
     from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
@@ -99,7 +96,7 @@ def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
 
 
 def _without(schema: Json, given: Mapping[str, Json]) -> Mapping[str, Json] | None:
-    """The schema of what is still to be given."""
+    """Return the schema of the parameters that are still missing."""
     if not isinstance(schema, Mapping):
         return None
     names, required = schema.get("properties"), schema.get("required")

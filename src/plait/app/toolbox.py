@@ -1,4 +1,4 @@
-"""Tools of a project: where they are found, what starts them, and who may approve them."""
+"""The toolbox of a project: where tools are found, what calls them, and how they are approved."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ MAX_REAL_PATHS = 1000
 
 
 def warm_up() -> None:
-    """Begin what the first process would have to wait for, while there is something else to do."""
+    """Start what the first process needs, while there is something else to do."""
     from plait.adapters.process.jobs import warm_up as start_guardian
     from plait.core.errors import MachineError, ProcessError
 
     try:
         start_guardian()
     except (ProcessError, MachineError):
-        return  # whoever needs a process will hear of it
+        return  # the first process reports the error
 
 
 _TOOLBOXES: dict[object, tuple[Mapping[Any, Any], Toolbox]] = {}
-"""Each with the environment that it was made in."""
+"""By project: the toolbox, and the environment that it was made in."""
 
 _TOOLBOXES_LOCK = allocate_lock()
 
 
 def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None = None) -> Toolbox:
-    """The tools of a project, ready to be called; one per project, until the environment
-    changes.
-    """
+    """Return the toolbox of a project; it is cached until the environment changes."""
     root = project_root(project)
     key = (root, os.environ.get("USER_SPACE"), os.environ.get("HOME"), ask)
     known, environment = _TOOLBOXES.get(key), _raw_environment()
@@ -65,15 +63,13 @@ def toolbox(project: str | PathLike[str] | None = None, *, ask: AskTrust | None 
 
 
 def _raw_environment() -> Mapping[Any, Any]:
-    """What `os.environ` keeps: to compare that takes a microsecond, to read it name by name a
-    hundred.
-    """
+    """Return the raw data of `os.environ`: comparing it takes 1 µs, reading names takes 100."""
     raw = getattr(os.environ, "_data", os.environ)
     return raw if isinstance(raw, dict) else os.environ
 
 
 def project_root(project: str | PathLike[str] | None) -> str:
-    """The folder that was named, the nearest project, or the current folder."""
+    """Return the named folder, else the nearest project, else the current folder."""
     if project is not None:
         named = os.fspath(project)
         if not os.path.isdir(named):
@@ -91,9 +87,7 @@ _REAL_PATHS: dict[str, tuple[str, int, int]] = {}
 
 
 def _real_path(path: str) -> str:
-    """As `os.path.realpath`, which looks at every part of a path; once for as long as it is one
-    folder.
-    """
+    """Return `os.path.realpath` of a folder, cached while the folder stays the same."""
     try:
         status = os.stat(path)
     except OSError:
@@ -139,7 +133,7 @@ def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
 
 @lru_cache(maxsize=1)
 def _bundles() -> tuple[Space, ...]:
-    """System spaces of other installed packages, by their entry points."""
+    """Return the system spaces of other installed packages, by their entry points."""
     from importlib.metadata import entry_points
 
     from plait.tools.spaces import Space
@@ -159,7 +153,7 @@ def _perform(invocation: Invocation) -> PrimitiveResult:
 
 
 def call_until_stopped(invocation: Invocation, stop: StopSignal) -> PrimitiveResult:
-    """The same, for a run that may be stopped: what its tools have started ends with it."""
+    """Do the same for a run that may be stopped: processes of its tools end with it."""
     from plait.tools.invocation import ProcessCall
 
     if isinstance(invocation, ProcessCall):
@@ -170,7 +164,7 @@ def call_until_stopped(invocation: Invocation, stop: StopSignal) -> PrimitiveRes
 
 
 def _primitive_for(invocation: Invocation) -> Callable[[Any], PrimitiveResult]:
-    """What carries out this kind of invocation, loaded when it is first needed."""
+    """Return the adapter for a kind of invocation; import it at first use."""
     from plait.tools.invocation import FunctionCall, McpCall, ProcessCall, RequestCall
 
     match invocation:
@@ -193,7 +187,7 @@ def _primitive_for(invocation: Invocation) -> Callable[[Any], PrimitiveResult]:
 
 
 def inspect_mcp_tool(call: McpCall) -> McpToolInfo:
-    """A tool as its MCP server describes it now, for a person to look at."""
+    """Return a tool as its MCP server describes it now, for the user to approve."""
     from plait.adapters.mcp.client import McpClients
 
     with McpClients(_pins()) as clients:
@@ -201,7 +195,7 @@ def inspect_mcp_tool(call: McpCall) -> McpToolInfo:
 
 
 def approve_mcp(offered: McpToolInfo) -> None:
-    """Let a tool of an MCP server run, as long as it is exactly what was looked at."""
+    """Approve a tool of an MCP server, as long as its description stays the same."""
     _pins().put(offered.key, offered.digest)
 
 
@@ -212,7 +206,7 @@ def _pins() -> ApprovalFile:
 
 
 def user_space() -> str:
-    """Where the user's own tools, keys and trust are."""
+    """Return the folder of the user's tools, keys and trust."""
     from plait.core.projects import user_folder
 
     return os.path.join(user_folder(), ".ai")
@@ -226,7 +220,7 @@ def seals_for(project: str) -> Seals:
 
 
 def _first_line(command: Sequence[str]) -> str | None:
-    """What a command prints first; for interpreters that a command knows."""
+    """Return the first line that a command prints, for interpreters that a command finds."""
     from plait.adapters.process.process import run
     from plait.core.errors import ProcessError
 
@@ -239,10 +233,10 @@ def _first_line(command: Sequence[str]) -> str | None:
 
 
 def sources(directory: str | PathLike[str], *, commands: bool = True) -> Sources:
-    """Computed values of the real world: this environment, these files, this clock."""
+    """Return the computed values of this machine: environment, files, clock."""
     from plait.scope import Sources
 
-    # What a command would print is not known where none is to run.
+    # A dry run starts no command, so its output is unknown.
     may_change = None if commands else lambda: False
     return Sources(
         directory,
@@ -256,7 +250,7 @@ COMMAND_TIMEOUT = 60.0
 
 
 def command_output(bound: BoundScript, directory: str, env: Mapping[str, str] | None = None) -> str:
-    """What the command of `${cmd:…}` prints."""
+    """Return the output of the command of `${cmd:…}`."""
     from plait.adapters.process.process import run_shell
     from plait.core.errors import ProcessError
 
@@ -268,7 +262,7 @@ def command_output(bound: BoundScript, directory: str, env: Mapping[str, str] | 
         timeout=COMMAND_TIMEOUT,
     )
     if finished.exit_code != 0:
-        # Not what it printed: a value, and so a secret, may be in it.
+        # Without its output: a value, and so a secret, may be in it.
         raise ProcessError(
             f"the command of '${{cmd:…}}' ended with exit code {finished.exit_code}",
             fix="run it by hand and look at what it prints",

@@ -453,7 +453,7 @@ def test_a_run_in_python_is_recorded_shown_and_resumed(
     assert run is not None
     assert (
         caught.value.fix
-        == f"mend it and go on: run(resume='{run}'); error.output has what was done until then"
+        == f"fix it and continue: run(resume='{run}'); error.output has what was done until then"
     )
     runs = flow_store(str(place.root))
     with runs.open(run, write=False) as opened:

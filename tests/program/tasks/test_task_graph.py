@@ -929,8 +929,8 @@ def test_in_another_process_a_run_goes_on_with_the_same_handler_and_asks_about_o
     )
     assert ran("object", "1", ran("object", "1")) == (
         "changed run(resume=…, accept_changes=True) does them again, and all that follows them; the handler of 'a' "
-        "holds an object that may change, and nobody can tell in another process whether it is still the same: "
-        "a function or a frozen dataclass can be told"
+        "holds an object that may change, and another process cannot compare it: "
+        "use a function or a frozen dataclass"
     )
 
 
