@@ -488,11 +488,9 @@ def item_project_root(folder: str, project: str, directory: str) -> str | None:
     place = os.path.join(top, name)
     if not os.path.isfile(os.path.join(place, ".git")):
         return place  # a folder of copies
-    from plait.core.safe_files import find_git_root
+    from plait.core.safe_files import project_in_worktree
 
-    own = find_git_root(project)
-    prefix = os.path.relpath(os.path.realpath(project), own) if own else os.curdir
-    return os.path.normpath(os.path.join(place, prefix))
+    return project_in_worktree(place, project)
 
 
 def _put_below(folder: str, path: str) -> str:

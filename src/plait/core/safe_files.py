@@ -283,6 +283,13 @@ def open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+def project_in_worktree(worktree: str, project: str) -> str:
+    """The folder of a project in another worktree of its repository."""
+    root = find_git_root(project)
+    prefix = os.path.relpath(os.path.realpath(project), root) if root else os.curdir
+    return os.path.normpath(os.path.join(worktree, prefix))
+
+
 def find_git_root(directory: str) -> str | None:
     """The nearest folder above with a `.git`, which may be a file."""
     folder = os.path.realpath(directory)

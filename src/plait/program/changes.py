@@ -21,7 +21,7 @@ from plait.core.errors import ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
-from plait.core.safe_files import find_git_root
+from plait.core.safe_files import find_git_root, project_in_worktree
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.outcome import Failure, StepError, require_success
 from plait.engine.perform import StepContext, act
@@ -287,9 +287,7 @@ class ChangeTracker:
         return self._repositories[key]
 
     def _open_repository(self, root: str) -> _Repository:
-        own = find_git_root(self._project)
-        prefix = os.path.relpath(os.path.realpath(self._project), own) if own else "."
-        place = os.path.normpath(os.path.join(root, prefix))
+        place = project_in_worktree(root, self._project)
         return _Repository(
             self._processes, root, place if os.path.isdir(place) else root, self._folder
         )

@@ -126,7 +126,7 @@ class Map(Composite):
     def run(self, ctx: StepContext) -> Json:
         found, ctx = ctx.perform_next(self.items, 0)
         value = require_success(found)
-        if _is_unknown(value):
+        if isinstance(value, Unknown):
             return self._plan_items(ctx)
         total = _count(value)
         ctx.run.events.emit(ItemsCounted(ctx.path, total))
@@ -486,10 +486,6 @@ def _why_pause(failures: int, *, again: bool) -> str:
     return "1 failure" if failures == 1 else f"{failures} failures in a row"
 
 
-def _is_unknown(value: Json) -> bool:
-    return isinstance(value, dict) and "count" in value and value["count"] is None
-
-
 def _count(value: Json) -> int:
     count = value.get("count") if isinstance(value, dict) else 0
     return count if isinstance(count, int) else 0
@@ -684,12 +680,12 @@ class ListItems(Composite):
                 # In a dry run, a text may contain placeholders that only a run can fill.
                 is_open = ctx.run.plan is not None and isinstance(found, str | Unknown)
                 if is_open and _is_open(template, ctx.scope):
-                    return {"count": None}
+                    return NOT_KNOWN
                 items = _as_list(found)
             case CommandSource(script, shell, strict):
                 ended = act(ShellAction(script, shell, strict), ctx)
                 if is_unknown_result(ended):
-                    return {"count": None}
+                    return NOT_KNOWN
                 items = _command_items(ended)
         items = deep_copy(mask_value(items[: self.max_items], ctx.run.secrets.mask))
         check_not_empty(len(items), self.on_empty, ctx, "foreach", self._why_empty())

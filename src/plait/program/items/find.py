@@ -11,7 +11,7 @@ from plait.core.errors import InputError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, Unknown, contains_unknown
+from plait.core.values import NOT_KNOWN, Json, Unknown, contains_unknown
 from plait.engine.backend import WorkItem
 from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext
@@ -42,8 +42,6 @@ COMMAND_TIMEOUT: Final = 300.0
 """The timeout, in seconds, of a command that prints the items of a map."""
 MOST_PLANNED: Final = 1000
 """The maximum number of items that a dry run shows."""
-UNKNOWN: Final[Mapping[str, Json]] = {"count": None, "items": []}
-"""The value in a dry run if only a run can find the items: even their number is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +147,26 @@ class FindItems:
         return with_env(ctx, self.env, strict=self.strict) if self.env else ctx
 
     def plan_items(self, ctx: StepContext, plan: PlanLog) -> Json:
-        """Return the items that are known without running anything, else UNKNOWN."""
+        """Return the items that are known without running anything, else NOT_KNOWN."""
         run = ctx.run
         ctx = ctx.with_scope(scope_outside_steps(ctx))
         if isinstance(self.input, CommandInput):
             scope = self._with_env(ctx).scope
             plan.add(ctx, "items", bind_shell(self.input.command, scope, strict=self.strict).shown)
-            return dict(UNKNOWN)
+            return NOT_KNOWN
         if (why := self._why_not_known(ctx)) is not None:
             plan.add(ctx, "items", f"not known yet: {why}")
-            return dict(UNKNOWN)
+            return NOT_KNOWN
         try:
             found = [[key, item] for key, item in islice(self._items_with_keys(ctx), MOST_PLANNED)]
         except InputError as error:
             if not plan.is_acting():
                 raise  # no planned step could still create them
             plan.add(ctx, "items", f"not known yet: {run.secrets.mask(error.what)}")
-            return dict(UNKNOWN)
+            return NOT_KNOWN
         if not found and plan.is_acting():
             plan.add(ctx, "items", "not known yet: there are none so far")
-            return dict(UNKNOWN)
+            return NOT_KNOWN
         check_not_empty(len(found), self.on_empty, ctx, "the map", self._why_empty())
         return {"count": len(found), "items": found}
 
