@@ -13,9 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.agents.turns import tool_call_title
-from plait.app import runs as flows
-from plait.app.flow_source import CHAT
 from plait.cli.project import add_project, require_folder
 from plait.cli.run import parse_inputs
 from plait.cli.trust_prompt import ask_for_trust
@@ -23,22 +20,16 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
 from plait.core.records import replace
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import StopSignal
-from plait.engine.events import EventRecord
-from plait.engine.limits import Limits
-from plait.engine.outcome import Failure
-from plait.program.chat import Chat
-from plait.program.program import DirectiveProgram
-from plait.views.chat import ChatView
-from plait.views.format import one_line
-from plait.views.summary import Result
 from plait.views.terminal import is_interactive
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
+    from plait.engine.events import EventRecord
+    from plait.engine.outcome import Failure
     from plait.lang.loaded import LoadedFlow
+    from plait.views.summary import Result
 
 EXAMPLES: Final = (
     "plait chat review.md -i file=src/app.py",
@@ -62,6 +53,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+
     require_folder(options.project)
     if options.inputs == "-":
         raise InputError(
@@ -86,6 +79,9 @@ class ChatTerminal:
     """The person in a chat: reads what they type, asks for consent, hears Ctrl-C."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, stderr: TextIO, *, is_there: bool) -> None:
+        from plait.engine.event_bus import StopSignal
+        from plait.views.chat import ChatView
+
         self.is_there = is_there
         """A person sits at the terminal; otherwise standard input is a pipe."""
         self.stop = StopSignal()
@@ -106,6 +102,11 @@ class ChatTerminal:
         Limits of time and depth, and the default limit of turns, hold for each answer: the person
         takes time, too.
         """
+        from plait.app.flow_source import CHAT
+        from plait.engine.limits import Limits
+        from plait.program.chat import Chat
+        from plait.program.program import DirectiveProgram
+
         program = loaded.program
         if not isinstance(program, DirectiveProgram):
             fix = "name a Markdown file, or run this one: plait run"
@@ -156,6 +157,9 @@ class ChatTerminal:
 
     def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
         """`y` or `once` allows this call, `a` all calls of this tool in this chat; else it is no."""
+        from plait.agents.turns import tool_call_title
+        from plait.views.format import one_line
+
         self._view.wait_for_call(tool_call_title(tool_id, dict(params)))
         with self._consenting:
             if tool_id in self._always_allowed:
@@ -188,6 +192,8 @@ class ChatTerminal:
 
     def leave(self, result: Result) -> int:
         """Write the last lines, and return the exit code."""
+        from plait.views.format import one_line
+
         self._view.end_line()
         if result.failure is not None and not self._view.has_shown(result.failure):
             self._view.failure(result.failure)

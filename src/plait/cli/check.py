@@ -7,14 +7,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from plait.app.file_check import findings_around
 from plait.cli.arguments import require_choice
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.lang.check import FILE_KINDS, check_file, flow_files
-from plait.lang.findings import Finding, Severity
-from plait.template.profiles import profile_named
 from plait.views.terminal import (
     Paint,
     format_problem,
@@ -26,6 +22,7 @@ from plait.views.terminal import (
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
+    from plait.lang.findings import Finding, Severity
 
 EXAMPLES: Final = (
     "plait check flow.yaml",
@@ -36,6 +33,8 @@ COLOURS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
 def configure(parser: Parser) -> None:
+    from plait.lang.check import FILE_KINDS
+
     parser.add_argument(
         "paths",
         metavar="PATH",
@@ -58,6 +57,10 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app.file_check import findings_around
+    from plait.lang.check import FILE_KINDS, check_file, flow_files
+    from plait.template.profiles import profile_named
+
     form = require_choice("format", "json" if options.json else options.format, FORMATS)
     profile = None if options.profile is None else profile_named(options.profile).name
     names = [name.strip() for name in options.values_names.split(",") if name.strip()]

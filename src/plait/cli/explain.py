@@ -12,19 +12,15 @@ from plait.cli.values import add_values, parse_values, read_template_text
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Source
-from plait.lang.analysis.explain import Explanation, TextField, explain
-from plait.lang.analysis.names import BuiltinName, detect_profile
-from plait.lang.analysis.scopes import STEP_LISTS, TemplateField, find_templates
-from plait.lang.directive.split import split_directive
-from plait.lang.flow_text import MARKDOWN, FlowText
-from plait.scope import Scope
-from plait.template.profiles import profile_named
-from plait.views.explanation import explanation_json, render_explanation
+from plait.lang.analysis.scopes import STEP_LISTS
 from plait.views.terminal import paint_for, width, write_json
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
     from plait.core.documents.nodes import Node
+    from plait.lang.analysis.explain import Explanation
+    from plait.lang.analysis.scopes import TemplateField
+    from plait.scope import Scope
 
 EXAMPLES: Final = (
     """plait explain 'Hello ${name:-you}' --values '{"name": "world"}'""",
@@ -50,6 +46,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.scope import Scope
+    from plait.views.explanation import explanation_json, render_explanation
+
     scope = Scope(parse_values(options))
     explained = list(_all_explained(options, scope))
     if options.json:
@@ -65,6 +64,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _all_explained(options: argparse.Namespace, scope: Scope) -> Iterator[Explanation]:
+    from plait.lang.analysis.explain import TextField, explain
+    from plait.lang.analysis.names import BuiltinName
+    from plait.template.profiles import profile_named
+
     if _names_a_file(options.text):
         yield from _file(options.text, options.path, options.profile, scope)
         return
@@ -83,6 +86,8 @@ def _all_explained(options: argparse.Namespace, scope: Scope) -> Iterator[Explan
 
 
 def _names_a_file(text: str) -> bool:
+    from plait.lang.flow_text import MARKDOWN
+
     if "\0" in text or "\n" in text:
         return False
     return os.path.isfile(text) or (text.endswith((".yaml", ".yml", *MARKDOWN)) and " " not in text)
@@ -94,6 +99,12 @@ def _names_a_file(text: str) -> bool:
 def _file(
     path: str, wanted: str | None, profile: str | None, scope: Scope
 ) -> Iterator[Explanation]:
+    from plait.lang.analysis.explain import TextField, explain
+    from plait.lang.analysis.names import detect_profile
+    from plait.lang.analysis.scopes import find_templates
+    from plait.lang.flow_text import MARKDOWN
+    from plait.template.profiles import profile_named
+
     document = _document(path)
     named = profile or ("directive" if path.endswith(MARKDOWN) else None)
     profile = profile_named(named).name if named else detect_profile(document)
@@ -116,6 +127,9 @@ def _file(
 
 
 def _document(path: str) -> Node:
+    from plait.lang.directive.split import split_directive
+    from plait.lang.flow_text import MARKDOWN, FlowText
+
     source = FlowText.read(path)
     if path.endswith(MARKDOWN):
         return split_directive(source.text, path).as_document()

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from plait.app import runs as flows
 from plait.cli.project import add_project
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.diagram.files import file_diagram, run_diagram
-from plait.views.diagram.text import diagram_lines
-from plait.views.format import one_line, write_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -37,6 +33,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.views.diagram.text import diagram_lines
+    from plait.views.format import one_line, write_lines
+
     diagram = _diagram(options)
     if options.svg is None:
         write_lines(diagram_lines(diagram), sys.stdout)
@@ -52,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _diagram(options: argparse.Namespace) -> Diagram:
+    from plait.views.diagram.files import file_diagram
+
     if options.run is not None:
         return _run_diagram(options)
     if options.file is None:
@@ -62,6 +63,9 @@ def _diagram(options: argparse.Namespace) -> Diagram:
 
 
 def _run_diagram(options: argparse.Namespace) -> Diagram:
+    from plait.app import runs as flows
+    from plait.views.diagram.files import run_diagram
+
     runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
     with runs.open(name, write=False) as opened:
         if not options.file:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 
-from plait.app.toolbox import toolbox
 from plait.cli.arguments import require_choice
 from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
 from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.tools.trust.decisions import project_files as files_to_trust
 
 if TYPE_CHECKING:
     import argparse
@@ -39,6 +37,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app.toolbox import toolbox
+    from plait.tools.trust.decisions import project_files as files_to_trust
+
     files = project_files(require_choice("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
     _make(root)

@@ -17,15 +17,11 @@ import pwd
 import sys
 from getpass import getpass
 
-from plait.app.toolbox import toolbox
 from plait.cli.arguments import require_choice
 from plait.cli.values import file_text, read_json
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json, Secret
-from plait.tools.trust.decisions import KeyFolder
-from plait.tools.trust.keys import rotate
-from plait.tools.trust.signatures import ROTATION, key_fingerprint
 from plait.views.terminal import (
     cut,
     format_table,
@@ -68,6 +64,8 @@ def signer_label(decision: TrustDecision, store: TrustStore) -> str:
 
 
 def key_folder(store: TrustStore) -> KeyFolder:
+    from plait.tools.trust.decisions import KeyFolder
+
     return KeyFolder(os.path.dirname(store.root))
 
 
@@ -133,6 +131,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app.toolbox import toolbox
+
     action = require_choice("action", options.action, ACTIONS)
     if action in _NAMED and options.name is None:
         raise InputError(
@@ -162,6 +162,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(store: TrustStore, folder: KeyFolder, *, as_json: bool) -> None:
+    from plait.tools.trust.signatures import key_fingerprint
+
     own = {name: folder.public(name) for name in folder.names()}
     trusted = store.keys()
     if as_json:
@@ -207,6 +209,8 @@ def key_state(key: TrustedKey) -> str:
 
 
 def _find_key(store: TrustStore, folder: KeyFolder, given: str) -> TrustedKey:
+    from plait.tools.trust.signatures import key_fingerprint
+
     wanted = key_fingerprint(folder.public(given)) if given in folder.names() else given
     return find_trusted_key(store, wanted)
 
@@ -261,6 +265,8 @@ def _login() -> str:
 
 
 def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
+    from plait.tools.trust.signatures import key_fingerprint
+
     public = folder.public(options.name or DEFAULT_KEY)
     record = {
         "format": PUBLIC,
@@ -273,6 +279,8 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
 
 def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
     """Print the statement to standard output: all who trust the old key need it."""
+    from plait.tools.trust.keys import rotate
+
     name = options.name or DEFAULT_KEY
     was_interrupted = folder.rotation(name) is not None
     rotated = rotate(
@@ -300,6 +308,8 @@ def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -
 
 def add_key(store: TrustStore, path: str, options: argparse.Namespace) -> None:
     """Trust the key in a file: a public key, or the statement of a rotation."""
+    from plait.tools.trust.signatures import ROTATION
+
     text = file_text(path)
     record = read_json(text, path)
     if isinstance(record, dict) and record.get("format") == ROTATION:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from plait.app import runs as flows
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.format import json_line, write_lines
-from plait.views.log import log_lines, read_log
 
 if TYPE_CHECKING:
     import argparse
@@ -33,6 +30,10 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+    from plait.views.format import json_line, write_lines
+    from plait.views.log import log_lines, read_log
+
     require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from plait.app import runs as flows
 from plait.cli.arguments import whole_number
 from plait.cli.project import require_folder
 from plait.cli.run import (
@@ -17,8 +16,6 @@ from plait.cli.run import (
     view_for,
 )
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.format import clean_block
-from plait.views.plan import show_plan
 
 if TYPE_CHECKING:
     import argparse
@@ -63,6 +60,10 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+    from plait.views.format import clean_block
+    from plait.views.plan import show_plan
+
     load_all()
     require_folder(options.project)
     inputs = parse_inputs(options.inputs, options.input)

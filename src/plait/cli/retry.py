@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from plait.app import runs as flows
 from plait.cli.arguments import whole_number
 from plait.cli.project import require_folder
 from plait.cli.run import (
@@ -49,6 +48,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+
     load_all()
     require_folder(options.project)
     _require_item_choice(options)

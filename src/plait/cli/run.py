@@ -17,28 +17,23 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread, main_thread
 
-from plait.app import runs as flows
-from plait.app.runs import Options, RunObservers
-from plait.app.toolbox import toolbox, warm_up
 from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder, trust_project
 from plait.cli.values import file_text, read_json, read_template_text, require_mapping
-from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
-from plait.views.format import json_line
 from plait.views.terminal import is_interactive
-from plait.views.text import PlainView, QuietView, View
 
 if TYPE_CHECKING:
     import argparse
 
     from plait.app.runs import Options, RunObservers
     from plait.cli.arguments import Parser
+    from plait.engine.event_bus import StopSignal
     from plait.tools.trust.decisions import AskTrust, TrustQuestion
     from plait.views.summary import Result
+    from plait.views.text import View
 
 EXAMPLES: Final = (
     "plait run flow.yaml",
@@ -99,6 +94,9 @@ def add_watching(parser: Parser) -> None:
 
 def load_all() -> None:
     """Load the modules of a run while the guardian starts; then turn the garbage collector on."""
+    from plait.app import runs as flows
+    from plait.app.toolbox import warm_up
+
     warm_up()
     flows.load_all()
     gc.freeze()
@@ -106,6 +104,9 @@ def load_all() -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+    from plait.app.toolbox import toolbox
+
     load_all()
     require_folder(options.project)
     wanted = _options(options)
@@ -124,6 +125,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
+    from plait.app import runs as flows
+    from plait.views.format import json_line
+
     filled = flows.directive_prompt(options.file, wanted, project=options.project)
     print(json_line(filled.record()) if options.json else filled.body)
     return 0
@@ -133,6 +137,8 @@ def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
 
 
 def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
+    from plait.views.text import PlainView, QuietView
+
     stream = sys.stdout if stream is None else stream
     if options.json:
         from plait.views.json_view import JsonView
@@ -155,6 +161,9 @@ class RunCommand(Protocol):
 
 def run_with_view(work: RunCommand, view: View) -> int:
     """Execute a run and show it; returns the exit code."""
+    from plait.app.runs import RunObservers
+    from plait.engine.event_bus import StopSignal
+
     stop = StopSignal()
     observers = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
     with view, stopping_by_signal(stop, view):
@@ -221,6 +230,8 @@ def _leave_at_once(number: int) -> None:
 
 
 def _options(options: argparse.Namespace) -> Options:
+    from plait.app.runs import Options
+
     return Options(
         inputs=parse_inputs(options.inputs, options.input),
         strict=True if options.strict else None,
@@ -252,6 +263,8 @@ def parse_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
 
 
 def _inputs_of_file(path: str) -> dict[str, Json]:
+    from plait.core.documents import parse
+
     place = "standard input" if path == "-" else path
     text = read_template_text("-") if path == "-" else file_text(path)
     if not path.endswith((".yaml", ".yml")):

@@ -6,12 +6,9 @@ import shlex
 import sys
 import time
 
-from plait.app import runs as flows
-from plait.app.toolbox import project_root
 from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.run_list import run_json, show_runs
 from plait.views.terminal import write_json
 
 if TYPE_CHECKING:
@@ -32,6 +29,10 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+    from plait.app.toolbox import project_root
+    from plait.views.run_list import run_json, show_runs
+
     require_folder(options.project)
     summaries = flows.flow_runs(options.project, whole_number("--limit", options.limit))
     if options.json:

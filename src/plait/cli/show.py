@@ -6,16 +6,9 @@ import sys
 import time
 from functools import partial
 
-from plait.app import runs as flows
-from plait.app.flow_source import CHAT
 from plait.cli.project import add_project, require_folder
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.diagram.files import run_diagram
-from plait.views.diagram.text import diagram_lines
-from plait.views.format import json_line, one_line, write_lines
-from plait.views.report import read_report, report_json, report_lines
-from plait.views.summary import project_option
 
 if TYPE_CHECKING:
     import argparse
@@ -42,6 +35,12 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+    from plait.app.flow_source import CHAT
+    from plait.views.format import json_line, one_line, write_lines
+    from plait.views.report import read_report, report_json, report_lines
+    from plait.views.summary import project_option
+
     require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
@@ -66,6 +65,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _graph_lines(file: str, journal: Journal) -> Iterator[Line]:
     """The visits of a run to the nodes of its graph, if the file can still be read."""
+    from plait.views.diagram.files import run_diagram
+    from plait.views.diagram.text import diagram_lines
+
     try:
         diagram = run_diagram(file, journal)
     except PlaitError:

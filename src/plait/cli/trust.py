@@ -19,8 +19,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.app import takeover
-from plait.app.toolbox import approve_mcp, inspect_mcp_tool, toolbox
 from plait.cli.keys import add_key, key_state
 from plait.cli.project import add_project, load_toolbox, require_folder
 from plait.cli.trust_prompt import confirm
@@ -28,10 +26,6 @@ from plait.cli.values import read_json, require_mapping
 from plait.core.errors import InputError, PlaitError, TrustError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.tools.call import prepare
-from plait.tools.invocation import McpCall
-from plait.tools.spaces import normalize_id
-from plait.tools.trust.decisions import project_files
 from plait.views.terminal import (
     cut,
     fold_line,
@@ -114,6 +108,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _trust(folder: str) -> None:
+    from plait.app.toolbox import toolbox
+    from plait.tools.trust.decisions import project_files
+
     if not os.path.isdir(folder):
         guess = closest_name(folder, ACTIONS)
         meant = f"did you mean 'plait trust {guess}'? " if guess else ""
@@ -157,6 +154,8 @@ def _remove(tools: Toolbox, folder: str) -> None:
 
 
 def _status(tools: Toolbox, *, as_json: bool) -> None:
+    from plait.tools.trust.decisions import project_files
+
     trust = tools.trust
     here = trust.project or os.getcwd()
     files, projects, keys = project_files(here), trust.store.projects(), trust.store.keys()
@@ -199,6 +198,8 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
 
 
 def _reset(tools: Toolbox, item_id: str) -> None:
+    from plait.tools.spaces import normalize_id
+
     if not tools.trust.store.forget_versions(normalize_id(item_id)):
         raise InputError(
             f"no version of '{item_id}' is recorded",
@@ -213,6 +214,8 @@ def _reset(tools: Toolbox, item_id: str) -> None:
 
 def _take_over(run: str, project: str | None) -> int:
     """Show a run of another person and take it over; at a terminal, only after a yes."""
+    from plait.app import takeover
+
     require_folder(project)
     found = takeover.look_at(run, project)
     began_in = os.path.realpath(found.began_in) if os.path.isabs(found.began_in) else found.project
@@ -239,6 +242,8 @@ def _params(written: str | None) -> dict[str, Json]:
 
 def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]) -> int:
     """Show a tool as its server describes it, and approve it; at a terminal, only after a yes."""
+    from plait.app.toolbox import approve_mcp, inspect_mcp_tool
+
     found = _mcp_calls(tools, server, tool, params)
     refused = False
     for item_id, (call, address) in found.items():
@@ -298,6 +303,9 @@ def _prepare_mcp_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
 ) -> Iterator[tuple[PreparedCall, McpCall]]:
     """Every tool that calls an MCP server; errors of other tools are added to `refused`."""
+    from plait.tools.call import prepare
+    from plait.tools.invocation import McpCall
+
     for item_id in sorted(tools.spaces.ids()):
         try:
             if tools.chains.get(item_id).primitive != "core/primitives/mcp":

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from plait.app import runs as flows
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.views.leftovers import show_leftovers
 from plait.views.terminal import write_json
 
 if TYPE_CHECKING:
@@ -33,6 +31,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.app import runs as flows
+    from plait.views.leftovers import show_leftovers
+
     require_folder(options.project)
     found = flows.list_leftovers(options.project, clean=options.clean)
     if options.json:
