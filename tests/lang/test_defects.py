@@ -1106,15 +1106,15 @@ def test_d25_items_as_text_are_no_pattern(place: Place) -> None:
     assert "these are items, written as text" in place.refusal(flow)
     assert [finding.code for finding in place.check(flow)] == ["bad-input"]
     json = "setup: [{shell: 'echo [1]', capture: found}]\nmap: {input: '${found}', steps: [{shell: ls}]}\n"
-    assert "capture_format: json, or lines" in place.run(json).message
+    assert "capture_format: json or lines" in place.run(json).message
 
 
 def test_d25_a_text_that_a_hole_gives_is_not_called_a_file_of_that_name(place: Place) -> None:
     ran = place.run(
         "setup: [{shell: echo a, capture: found}]\nmap: {input: '${found}', steps: [{shell: ls}]}\n"
     )
-    assert "'${found}' gives text here" in ran.message
-    assert "capture_format: json, or lines" in ran.message
+    assert "'${found}' is text here" in ran.message
+    assert "capture_format: json or lines" in ran.message
 
 
 def test_the_environment_of_a_map_is_that_of_the_command_of_its_input_too(place: Place) -> None:
