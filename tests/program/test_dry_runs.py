@@ -24,8 +24,8 @@ from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.program.action_step import FailureHandler
 from plait.program.actions.shell import ShellAction
 from plait.program.block import BlockAction
-from plait.program.capture import ExtractingAction
-from plait.program.changes import ChangeCheckedAction
+from plait.program.capture import OutputPart
+from plait.program.changes import ChangeCheck
 from plait.program.graph.calls import NodeCall
 from plait.program.graph.walk import GraphProgram, NodeSpec
 from plait.program.map import ForeachAction, Map
@@ -129,8 +129,8 @@ NESTED: dict[str, Callable[[Forgetful], Callable[[RunContext], Any]]] = {
     "itself": lambda new: as_step(new),
     "sequence": lambda new: as_step(listed("s", [new])),
     "action": lambda new: as_step(step("s", new)),
-    "action with changes": lambda new: as_step(step("s", ChangeCheckedAction(new, False, "s", {}))),
-    "action with extracts": lambda new: as_step(step("s", ExtractingAction(new, ()))),
+    "action with changes": lambda new: as_step(step("s", new, change_check=ChangeCheck(False, "s", {}))),
+    "action with extracts": lambda new: as_step(step("s", new, output_parts=(OutputPart("p"),))),
     "handler": lambda new: as_step(
         step("s", None, on_failure=FailureHandler(listed("on_failure", [new])), on_success=listed("on_success", [new]))
     ),
@@ -236,9 +236,8 @@ def built(shape: Any, new: Forgetful) -> Step:
         case ("watched", inner):
             return step(
                 "w",
-                ChangeCheckedAction(
-                    BlockAction(listed("block", [built(inner, new)]), None), False, "w", {}
-                ),
+                BlockAction(listed("block", [built(inner, new)]), None),
+                change_check=ChangeCheck(False, "w", {}),
             )
     raise AssertionError(shape)
 

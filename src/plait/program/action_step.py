@@ -39,7 +39,9 @@ from plait.program.capture import (
     LOST,
     UNPARSABLE,
     Capture,
+    OutputPart,
     by_id,
+    capture_parts,
     capture_values,
     require_complete_output,
     result_facts,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from plait.engine import step as step_module
     from plait.engine.journal import StepRecord
     from plait.engine.perform import Runnable
+    from plait.program.changes import ChangeCheck
     from plait.program.validate import Validation
     from plait.scope import Scope
 
@@ -190,6 +193,9 @@ class ActionStep(Composite):
     env: Mapping[str, Template] = field(default_factory=dict)
     working_dir: Template | None = None
     capture: Capture | None = None
+    output_parts: tuple[OutputPart, ...] = ()
+    """`capture_outputs` of setup."""
+    change_check: ChangeCheck | None = None
     output_file: Template | None = None
     on_failure: FailureHandler | None = None
     on_success: Steps | None = None
@@ -323,6 +329,9 @@ class ActionStep(Composite):
         if self.capture is not None:
             yield self.capture.name
         yield from getattr(self.action, "captures", ())
+        yield from (part.name for part in self.output_parts)
+        if self.change_check is not None:
+            yield from self.change_check.captures
         yield from self._handlers_capture()
 
     def _handlers_capture(self) -> Iterator[str]:
@@ -614,11 +623,18 @@ class ActionAttempt(Composite):
             ctx.run.events.copy_title(ctx.path, ctx.path.rpartition("/")[0])
 
     def _execute_action(self, action: Action, ctx: StepContext) -> dict[str, Json]:
-        if not ctx.run.shared(Tracking).is_on:
+        def execute() -> dict[str, Json]:
             return _require_record(act(action, ctx))
-        from plait.program.changes import track_changes
 
-        return track_changes(ctx, lambda: _require_record(act(action, ctx)))
+        if self.owner.change_check is not None:
+            execute = partial(self.owner.change_check.apply, execute, ctx)
+        if self.owner.output_parts:
+            execute = partial(capture_parts, self.owner.output_parts, execute)
+        if ctx.run.shared(Tracking).is_on:
+            from plait.program.changes import track_changes
+
+            execute = partial(track_changes, ctx, execute)
+        return execute()
 
 
 def _require_record(value: Json) -> dict[str, Json]:

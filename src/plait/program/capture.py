@@ -10,22 +10,15 @@ were complete.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plait.core.errors import InputError
-from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
+from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
 from plait.engine.outcome import Failure, StepError
-from plait.engine.perform import act
-from plait.engine.step import Composite
 from plait.engine.unknown import _UNSEEN, is_unknown_result
 from plait.template.program import FACTS
-
-if TYPE_CHECKING:
-    from plait.engine.perform import StepContext
-    from plait.engine.step import Step
-    from plait.program.action_step import Action
 
 Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
@@ -279,35 +272,19 @@ class OutputPart:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractingAction(Composite):
-    """An action with `capture_outputs`: parts of its output become variables."""
-
-    action: Action
-    extracts: tuple[OutputPart, ...]
-
-    @property
-    def children(self) -> tuple[Step, ...]:
-        return tuple(getattr(self.action, "children", ()))
-
-    @property
-    def captures(self) -> tuple[str, ...]:
-        """The variables that it may set for later steps."""
-        return (*getattr(self.action, "captures", ()), *(extract.name for extract in self.extracts))
-
-    def run(self, ctx: StepContext) -> dict[str, Json]:
-        try:
-            value = act(self.action, ctx)
-            assert isinstance(value, dict), "an action returns a map"
-        except StepError as error:
-            ended = error.failure.as_result()
-            found = {extract.name: extract.of_failed(ended) for extract in self.extracts}
-            raise StepError(replace(error.failure, output=_with(ended, found))) from None
-        if is_unknown_result(value):
-            return _with(
-                value, dict.fromkeys((extract.name for extract in self.extracts), NOT_KNOWN)
-            )
-        return _with(value, {extract.name: extract.of(value) for extract in self.extracts})
+def capture_parts(
+    parts: Sequence[OutputPart], execute: Callable[[], dict[str, Json]]
+) -> dict[str, Json]:
+    """Execute an action with `capture_outputs`: parts of its output become variables."""
+    try:
+        value = execute()
+    except StepError as error:
+        ended = error.failure.as_result()
+        found = {part.name: part.of_failed(ended) for part in parts}
+        raise StepError(replace(error.failure, output=_with(ended, found))) from None
+    if is_unknown_result(value):
+        return _with(value, dict.fromkeys((part.name for part in parts), NOT_KNOWN))
+    return _with(value, {part.name: part.of(value) for part in parts})
 
 
 FACTS_KEPT: Final = ("stderr", "exit_code", "success", "duration")

@@ -24,8 +24,8 @@ from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import find_git_root, project_in_worktree
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.outcome import Failure, StepError, require_success
-from plait.engine.perform import StepContext, act
-from plait.engine.step import Composite, FunctionAction, LeafStep, Step
+from plait.engine.perform import StepContext
+from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.engine.unknown import is_unknown_result
 from plait.program.clean_repository import (
     LISTING,
@@ -39,7 +39,6 @@ from plait.program.clean_repository import (
 from plait.program.ports import Processes, Tracking
 
 if TYPE_CHECKING:
-    from plait.program.action_step import Action
     from plait.scope import Scope
 
 
@@ -124,14 +123,14 @@ def _unknown_names(workflow: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     return {"step": changes, "workflow": {**workflow, **changes}, "git": repository}
 
 
-def track_changes(ctx: StepContext, act: Callable[[], dict[str, Json]]) -> dict[str, Json]:
+def track_changes(ctx: StepContext, execute: Callable[[], dict[str, Json]]) -> dict[str, Json]:
     """Run an action and add its changes to the result, also if it fails."""
     tracker = ctx.run.shared(SharedTracker).tracker
     if tracker is None or "step" not in tracker.wanted:
-        return act()
+        return execute()
     before = tracker.snapshot(ctx.directory)
     try:
-        value = act()
+        value = execute()
     except StepError as error:
         changed = mask_value(tracker.since(before, ctx.directory), ctx.run.secrets.mask)
         raise StepError(
@@ -441,28 +440,23 @@ def changes_record(
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeCheckedAction(Composite):
-    """An action that must make a commit, or whose new files become variables."""
+class ChangeCheck:
+    """`commit_required` and `outputs`: an action must commit; its new files become variables."""
 
-    action: Action
     commit_required: bool = False
     id: str = ""
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def children(self) -> tuple[Step, ...]:
-        return tuple(getattr(self.action, "children", ()))
-
-    @property
     def captures(self) -> tuple[str, ...]:
         """The variables that it may set for later steps."""
-        return (*getattr(self.action, "captures", ()), *((self.id,) if self.outputs else ()))
+        return (self.id,) if self.outputs else ()
 
-    def run(self, ctx: StepContext) -> dict[str, Json]:
+    def apply(self, execute: Callable[[], dict[str, Json]], ctx: StepContext) -> dict[str, Json]:
+        """Execute an action and check what it changed."""
         tracker = ctx.run.shared(SharedTracker).tracker
         before = None if tracker is None else tracker.snapshot(ctx.directory)
-        value = act(self.action, ctx)
-        assert isinstance(value, dict), "an action returns a map"
+        value = execute()
         if is_unknown_result(value) and self.outputs:
             return {**value, "captures": {**(value.get("captures") or {}), self.id: NOT_KNOWN}}
         if tracker is None or is_unknown_result(value):

@@ -18,7 +18,7 @@ from plait.lang.common import (
 from plait.program.action_step import Action
 from plait.program.actions.shell import ShellAction
 from plait.program.block import BlockAction
-from plait.program.changes import ChangeCheckedAction
+from plait.program.changes import ChangeCheck
 from plait.program.map import CommandSource, Source, ValueSource, foreach
 from plait.program.step_list import join_fingerprints
 from plait.schema import Fields, text_template, to_template
@@ -197,18 +197,18 @@ def _use(builder: Compilation, fields: Fields, place: CompileContext, strict: bo
     return BlockAction(steps, fields.template("with"), strict)
 
 
-def with_change_checks(
-    builder: Compilation, action: Action | None, fields: Fields, older: Fields | None
-) -> Action | None:
-    """The action; with checks, if the step requires a commit or output files."""
+def parse_change_check(
+    builder: Compilation, fields: Fields, older: Fields | None
+) -> ChangeCheck | None:
+    """The check of a step that requires a commit or names output files."""
     commits = fields.flag("commit_required") or bool(older and older.flag("commit_required"))
     outputs = {
         name: plain_field(value, "file_pattern") for name, value in fields.entries("outputs")
     }
-    if action is None or not (commits or outputs):
-        return action
+    if not (commits or outputs):
+        return None
     builder.watches = True
-    return ChangeCheckedAction(action, commits, fields.text("id") or "", outputs)
+    return ChangeCheck(commits, fields.text("id") or "", outputs)
 
 
 def _http(fields: Fields, strict: bool) -> Action:

@@ -26,7 +26,7 @@ from plait.lang.common import (
     step_names,
     step_title,
 )
-from plait.lang.workflow.actions import build_action, with_change_checks
+from plait.lang.workflow.actions import build_action, parse_change_check
 from plait.lang.workflow.compilation import Compilation, CompileContext
 from plait.lang.workflow.setup_captures import add_setup_captures
 from plait.program.action_step import Action, ActionStep, FailureHandler
@@ -161,7 +161,8 @@ class WorkflowCompiler(Compilation):
             action_fingerprint=self.fingerprint(
                 node, place, wants_strict, action, without=FOLLOWING
             ),
-            action=with_change_checks(self, action, fields, older),
+            action=action,
+            change_check=None if action is None else parse_change_check(self, fields, older),
             policy=parse_policy(fields, older),
             when=parse_step_when(fields),
             env={name: text_template(value) for name, value in env.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.records import replace
-from plait.program.capture import ExtractingAction, OutputPart
+from plait.program.capture import OutputPart
 from plait.program.step_list import StepList as Steps
 from plait.program.step_list import join_fingerprints, step_list
 from plait.schema import Fields
@@ -21,7 +21,7 @@ def add_setup_captures(steps: Steps, fields: Fields) -> Steps:
     works = [
         replace(
             work,
-            action=ExtractingAction(work.action, tuple(wanted[at])),
+            output_parts=tuple(wanted[at]),
             fingerprint=join_fingerprints(
                 [work.fingerprint, json_digest([repr(one) for one in wanted[at]])]
             ),
