@@ -23,15 +23,14 @@ from plait.engine.perform import StepContext, act
 from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.program.action_step import FailureHandler
 from plait.program.actions.shell import ShellAction
-from plait.program.block import BlockAction
 from plait.program.capture import OutputPart
 from plait.program.changes import ChangeCheck
 from plait.program.graph.calls import NodeCall
 from plait.program.graph.walk import GraphProgram, NodeSpec
 from plait.program.map import ForeachAction, Map
 from plait.program.ports import FileReader, Files, Http, Processes, Results, Tools
+from plait.program.step_list import BlockAction, step_list
 from plait.program.step_list import StepList as Steps
-from plait.program.step_list import step_list
 from plait.program.worktrees.ports import Worktrees
 from program.fakes import FakeHands, new_run, performed, services_of, step, text_of, turn_of
 from program.test_map import Given

@@ -1,7 +1,7 @@
 """A list of steps that run one after the other; each sees the captures of those before it.
 
 The value is `{output, captures}`: the last output, and all captures of the steps. So a replayed
-list gives the same captures.
+list gives the same captures. `BlockAction` uses such a list in a `use:` step.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from collections.abc import Sequence as Many
 from plait.core.digests import sha256_hex
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
-from plait.core.values import NOT_KNOWN, Json
-from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded
+from plait.core.values import NOT_KNOWN, Json, Unknown
+from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded, require_success
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.engine.unknown import UNKNOWN_RESULT
 from plait.program.capture import TRUNCATED
+from plait.template.sinks import render_json_value
 
 if TYPE_CHECKING:
     from plait.program.action_step import ActionStep
+    from plait.template.template import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,41 @@ def step_list(
 
 def join_fingerprints(fingerprints: Iterable[str]) -> str:
     return sha256_hex("\n".join(fingerprints).encode())[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAction(Composite):
+    """The steps of a block; they see the variables of `with`."""
+
+    steps: StepList
+    given: Template | None
+    strict: bool = False
+
+    @property
+    def children(self) -> Many[Step]:
+        return [self.steps]
+
+    @property
+    def captures(self) -> list[str]:
+        """The variables that the block may set for later steps."""
+        return [name for step in self.steps.steps for name in step.may_capture()]
+
+    def run(self, ctx: StepContext) -> dict[str, Json]:
+        scope = ctx.scope
+        if self.given is not None:
+            scope = scope.frame(
+                "with", phase=render_json_value(self.given, scope, strict=self.strict)
+            )
+        value = require_success(ctx.perform(self.steps, scope=scope))
+        done: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
+        truncated = {TRUNCATED: done[TRUNCATED]} if TRUNCATED in done else {}
+        captures = done.get("captures")
+        if isinstance(done.get("output"), Unknown):
+            return {**UNKNOWN_RESULT, "captures": captures}
+        return {
+            "output": done.get("output"),
+            "stderr": "",
+            "exit_code": 0,
+            "captures": captures,
+            **truncated,
+        }

@@ -17,10 +17,9 @@ from plait.lang.common import (
 )
 from plait.program.action_step import Action
 from plait.program.actions.shell import ShellAction
-from plait.program.block import BlockAction
 from plait.program.changes import ChangeCheck
 from plait.program.map import CommandSource, Source, ValueSource, foreach
-from plait.program.step_list import join_fingerprints
+from plait.program.step_list import BlockAction, join_fingerprints
 from plait.schema import Fields, text_template, to_template
 from plait.template.template import Template
 

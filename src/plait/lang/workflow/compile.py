@@ -30,9 +30,8 @@ from plait.lang.workflow.actions import build_action, parse_change_check
 from plait.lang.workflow.compilation import Compilation, CompileContext
 from plait.lang.workflow.setup_captures import add_setup_captures
 from plait.program.action_step import Action, ActionStep, FailureHandler
-from plait.program.block import BlockAction
+from plait.program.step_list import BlockAction, join_fingerprints, step_list
 from plait.program.step_list import StepList as Steps
-from plait.program.step_list import join_fingerprints, step_list
 from plait.program.workflow import WorkflowProgram
 from plait.schema import Fields, fingerprint_data, text_template
 
