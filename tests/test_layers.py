@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -36,7 +36,7 @@ RANK = {
 ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "cli", "__main__")}
 """Who alone may import a package."""
 WITHOUT_CYCLES = ("core", "template", "scope", "tools", "tool_api", "schema", "lang")
-"""Packages whose modules import each other in one direction only, in functions too."""
+"""Packages whose modules import each other in one direction only, for type checkers too."""
 LAZY = {("template/template.py", "template/codegen.py")}
 """Only templates that are rendered often load the code generator, which reads templates."""
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
@@ -144,20 +144,37 @@ def test_every_module_keeps_the_order() -> None:
     assert found == set()
 
 
-def test_these_packages_have_no_import_cycle() -> None:
+def test_no_modules_import_each_other_at_run_time() -> None:
+    files = {
+        path.relative_to(PLAIT).as_posix(): path
+        for path in sorted(PLAIT.rglob("*.py"))
+        if "system" not in path.relative_to(PLAIT).parts and path != PLAIT / "__init__.py"
+    }
+    graph = import_graph(files, types=False)
+    assert graph["app/run_builder.py"] >= {"engine/context.py", "app/services.py"}  # in functions
+    TopologicalSorter(graph).prepare()  # CycleError names the modules of a cycle
+
+
+def test_these_packages_have_no_import_cycle_for_type_checkers_either() -> None:
     files = {path.relative_to(PLAIT).as_posix(): path for path in sorted(PLAIT.rglob("*.py"))}
     modules = {path: file for path, file in files.items() if path.startswith(WITHOUT_CYCLES)}
-    graph = {
-        path: {
-            other
-            for module in imports(ast.parse(file.read_text("utf-8")), path)
-            if (other := module_file(module, modules)) not in (None, path)
-            and (path, other) not in LAZY
-        }
-        for path, file in modules.items()
-    }
+    graph = import_graph(modules, types=True)
     assert graph["template/sinks.py"] >= {"template/template.py", "core/values.py"}
-    TopologicalSorter(graph).prepare()  # CycleError names the modules of a cycle
+    TopologicalSorter(graph).prepare()
+
+
+def import_graph(files: Mapping[str, Path], *, types: bool) -> dict[str, set[str]]:
+    """By module: those that it imports, in functions too; `types`: for type checkers as well."""
+    graph: dict[str, set[str]] = {}
+    for path, file in files.items():
+        tree = ast.parse(file.read_text("utf-8"))
+        if not types:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                    node.body = [ast.Pass()]
+        found = {module_file(module, files) for module in imports(tree, path)}
+        graph[path] = {one for one in found if one not in (None, path) and (path, one) not in LAZY}
+    return graph
 
 
 def module_file(module: str, files: Container[str]) -> str | None:

@@ -116,9 +116,7 @@ def _flow_limits(loaded: LoadedFlow) -> Limits:
 
 def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
     """Return the hook variables of a flow."""
-    from plait.app.flow_source import CHAT
-
-    asks = loaded.kind in ("directive", CHAT)
+    asks = loaded.kind in ("directive", "chat")
     return {
         "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),

@@ -36,15 +36,18 @@ from plait.engine.replay import can_continue_after, replay_unless_failed
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, RetryScope, Step
 from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
 from plait.program.capture import (
+    ATTEMPT,
     LOST,
     UNPARSABLE,
     Capture,
     OutputPart,
+    attempt_number,
     by_id,
     capture_parts,
     capture_values,
     require_complete_output,
     result_facts,
+    scope_after,
 )
 from plait.program.ports import FileReader, Files, Tracking
 from plait.program.step_list import StepList as Steps
@@ -382,7 +385,7 @@ class ActionStep(Composite):
                 break  # a reached limit stays reached
             done, ctx = self._handle(ctx, outcome.failure, f"on_failure@{attempt}")
             handled = _add_captures(handled, done)
-            before = _attempt_number(outcome.failure.as_result())
+            before = attempt_number(outcome.failure.as_result())
             outcome, ctx = self._attempt_action(ctx, f"{AGAIN}{attempt}")
             outcome = _after_attempts(before, outcome)
         match outcome:
@@ -652,31 +655,6 @@ def _action_steps(action: Action | None) -> Sequence[Step]:
     return tuple(getattr(action, "children", ()))
 
 
-def scope_after(
-    scope: Scope, step: ActionStep, value: Mapping[str, Json], captures: Mapping[str, Json]
-) -> Scope:
-    """Return the scope after a step with these captures."""
-    if "exit_code" not in value:
-        return scope
-    facts = result_facts(value)
-    outputs: dict[str, Json] = {"last": facts}
-    if step.kind == "shell":
-        outputs["shell"] = shell = result_facts(value)
-        shell[ATTEMPT] = NOT_KNOWN if is_unknown_result(value) else _attempt_number(value)
-    changed = value.get("changes")
-    names = {"step": changed} if isinstance(changed, Mapping) else None
-    return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
-
-
-ATTEMPT: Final = "attempt"
-"""In the record of a step: the number of its last attempt, if it was not the first."""
-
-
-def _attempt_number(ended: Mapping[str, Json]) -> int:
-    number = ended.get(ATTEMPT, 1)
-    return number if isinstance(number, int) else 1
-
-
 def _with_attempt(attempt: int, failure: Failure) -> Failure:
     return replace(failure, output={**failure.as_result(), ATTEMPT: attempt})
 
@@ -685,9 +663,9 @@ def _after_attempts(before: int, outcome: Outcome) -> Outcome:
     """Number the attempts from the first, those before a handler included."""
     match outcome:
         case Succeeded(dict() as value) if value:
-            return Succeeded({**value, ATTEMPT: before + _attempt_number(value)})
+            return Succeeded({**value, ATTEMPT: before + attempt_number(value)})
         case Failed(failure):
-            return Failed(_with_attempt(before + _attempt_number(failure.as_result()), failure))
+            return Failed(_with_attempt(before + attempt_number(failure.as_result()), failure))
     return outcome
 
 

@@ -13,12 +13,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plait.core.errors import InputError
-from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
 from plait.engine.outcome import Failure, StepError
 from plait.engine.unknown import _UNSEEN, is_unknown_result
 from plait.template.program import FACTS
+
+if TYPE_CHECKING:
+    from plait.engine.step import Step
+    from plait.scope import Scope
 
 Format: TypeAlias = Literal["string", "json", "lines", "number", "boolean"]
 Stream: TypeAlias = Literal["stdout", "stderr", "both"]
@@ -329,3 +333,28 @@ def _inside_json(path: str, text: str) -> Json:
 
 def _not_captured(name: str, why: str) -> StepError:
     return StepError(Failure(f"the output to be captured as '{name}' {why}", "capture"))
+
+
+def scope_after(
+    scope: Scope, step: Step, value: Mapping[str, Json], captures: Mapping[str, Json]
+) -> Scope:
+    """Return the scope after a step with these captures."""
+    if "exit_code" not in value:
+        return scope
+    facts = result_facts(value)
+    outputs: dict[str, Json] = {"last": facts}
+    if step.kind == "shell":
+        outputs["shell"] = shell = result_facts(value)
+        shell[ATTEMPT] = NOT_KNOWN if is_unknown_result(value) else attempt_number(value)
+    changed = value.get("changes")
+    names = {"step": changed} if isinstance(changed, Mapping) else None
+    return scope.frame(step.name, captures=captures, outputs=outputs, step=names)
+
+
+ATTEMPT: Final = "attempt"
+"""In the record of a step: the number of its last attempt, if it was not the first."""
+
+
+def attempt_number(ended: Mapping[str, Json]) -> int:
+    number = ended.get(ATTEMPT, 1)
+    return number if isinstance(number, int) else 1

@@ -17,7 +17,7 @@ from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded,
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.engine.unknown import UNKNOWN_RESULT
-from plait.program.capture import TRUNCATED
+from plait.program.capture import TRUNCATED, scope_after
 from plait.template.sinks import render_json_value
 
 if TYPE_CHECKING:
@@ -93,8 +93,6 @@ class StepList(Composite):
 def _context_after(
     step: ActionStep, ctx: StepContext, value: dict[str, Json], captures: dict[str, Json]
 ) -> StepContext:
-    from plait.program.action_step import scope_after
-
     return ctx.with_scope(scope_after(ctx.scope, step, value, captures))
 
 
