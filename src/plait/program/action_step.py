@@ -290,6 +290,8 @@ class ActionStep(Composite):
         ctx = self._prepare_context(ctx)
         if self.item_placeholders:
             self._check_item_fields(ctx)
+        if self.has_no_handlers:
+            return act(ActionAttempt(self, FIRST), ctx)
         return self._run_with_handlers(ctx)
 
     def _check_item_fields(self, ctx: StepContext) -> None:
@@ -399,12 +401,8 @@ class ActionStep(Composite):
         return value
 
     def _attempt_action(self, ctx: StepContext, name: str) -> tuple[Outcome, StepContext]:
-        """Perform the action and return its outcome and the context after it. It is recorded as its
-        own step if handlers may follow.
-        """
+        """Perform the action as its own step; return its outcome and the context after it."""
         attempt = ActionAttempt(self, name)
-        if self.has_no_handlers:
-            return Succeeded(act(attempt, ctx)), ctx
         since = replay_unless_failed(ctx, name, self._must_repeat_action)
         if ctx.can_replay and not since.can_replay and self._has_failed_inside(ctx, name):
             # The action and its step failed: retry it, and continue with what it has recorded
