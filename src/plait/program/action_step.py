@@ -441,8 +441,6 @@ class ActionStep(Composite):
         return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
 
     def _after_success(self, ctx: StepContext, value: dict[str, Json]) -> dict[str, Json]:
-        if self.has_no_handlers:
-            return value
         value, ctx = self._run_followup(ctx, value, "on_exit_code:0", self.on_exit_code.get(0))
         if self.validation is not None:
             checked, after = self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))
