@@ -1,14 +1,15 @@
-"""Whoever answers questions to language models: servers, recordings, functions of a program.
+"""Model providers: servers, recordings, and functions of a program.
 
-    spec       a provider file, read: where a model is asked, with what, and what that costs
-    find       which file a name means, and whether it may be used
-    families/  questions and answers in the words of a wire format, without a wire
-    sse        events out of the bytes of a stream
-    client     one exchange with a server: key, attempts, deadline, a wish to stop
-    replay     answers that were given before; questions written down
-    scripted   answers that a program gives
-    asking     a question until its answer is as it has to be
+    spec        parse a provider file: server, request body, models, prices
+    file_check  the problems of one provider file
+    registry    find the file of a provider and check that it is trusted
+    families/   convert requests and responses to and from a wire format
+    sse         parse the events of a stream
+    client      one request to a server: key, attempts, deadline, stop signal
+    recordings  record responses, and replay them
+    scripted    responses from a program
+    structured  repeat a request until its response matches the schema
 
-`asking.Asking` is the `Provider` that steps know; what it asks is a `Model`: a server, a
-recording or a function, each of which answers one question once.
+Steps use `structured.StructuredProvider`. It sends its requests to a `Model`: a server, a
+recording or a function.
 """

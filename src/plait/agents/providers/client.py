@@ -1,9 +1,9 @@
-"""One question to a server: the key, the attempts, one deadline, and an ear for the wish to stop.
+"""One model request to a server, with its key, attempts, deadline and stop signal.
 
-A request is sent again only if the server did not act on it (it says so by its status, or
-nobody was there): an answer that may have been begun was perhaps paid for.  Half an answer is
-none; what came of it is kept in the failure.  The key goes into one header, to the address
-that the provider's file names, over no redirect; wherever else it turns up it is masked.
+A request is sent again only if the server did not act on it: its status says so, or it could not
+be reached. A response that may have begun may have been paid for. An incomplete response fails;
+the failure keeps the part that arrived. The key goes into one header, only to the address in the
+provider file. A redirect is not followed. Everywhere else the key is masked.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ from plait.template.sinks import render_header, render_json, render_url
 from plait.tools.invocation import CallLimits, RequestCall
 
 LOOK: Final = 0.05
-"""Seconds between two looks whether the run is to stop, while a server is silent."""
-MOST_SAID: Final = 2000
-"""Characters of what a server says about an error that are kept."""
-MOST_TOLD: Final = 300
-"""Characters of it that are told where the error is."""
+"""Seconds between two checks of the stop signal while the server is silent."""
+MOST_KEPT: Final = 2000
+"""Characters of a server's error message that the failure keeps."""
+MOST_QUOTED: Final = 300
+"""Characters of it that the message of the failure quotes."""
 FIXES: Final[Mapping[str, str | None]] = {
     "too-large": "no answer of a model is that long: look at base_url and path of the provider",
     "encoding": "look at the server, or at what stands between",
 }
-"""What to do about answers that cannot be read; a provider has no fields for it."""
+"""Fixes for unreadable responses. The usual fixes name fields that a provider does not have."""
 FAMILIES: Final[Mapping[str, Family]] = {
     "chat_completions": ChatCompletions(),
     "anthropic_messages": AnthropicMessages(),
@@ -79,7 +79,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
 
 
 class Received(Protocol):
-    """An answer of a server: its head, and its body piece by piece."""
+    """The response of a server: its head, and its body in pieces."""
 
     @property
     def status(self) -> int: ...
@@ -89,9 +89,9 @@ class Received(Protocol):
 
 
 Open: TypeAlias = Callable[[RequestCall], AbstractContextManager[Received]]
-"""Sends a request; RequestError if there is no answer."""
+"""Sends a request. Raises RequestError if there is no response."""
 _Broken: TypeAlias = Callable[[ModelResponse, str, str], StepError]
-"""The failure of a question of which half an answer came: that, the kind, and why."""
+"""Makes the failure for an incomplete response, from the response, the failure kind and why."""
 
 
 class HttpModel:
@@ -131,16 +131,16 @@ class HttpModel:
         )
         model = self._model(ask)
         call = self._call(ask, model)
-        told = None if on_text is None else _Told(on_text, self._secrets)
+        stream = None if on_text is None else _MaskedStream(on_text, self._secrets)
         with self._open_exchange(call, deadline, stop) as exchange:
-            answer = self._read(exchange, told, partial(self._incomplete_error, ask, model))
+            answer = self._read(exchange, stream, partial(self._incomplete_error, ask, model))
         if self._secrets:
             answer = ModelResponse.of(mask_value(answer.record(), self.mask))
         usage = self._with_cost(estimate_usage(answer, ask), model, answer.model or model)
         return replace(answer, usage=usage, model=answer.model or model)
 
     def _with_cost(self, usage: TokenUsage, *names: str) -> TokenUsage:
-        """By the first of these names that has a price: servers often answer with an exact one."""
+        """Use the first name that has a price: servers often respond with a more exact name."""
         known = (self._spec.price(name, usage) for name in names)
         return replace(usage, cost=next((one for one in known if one is not None), None))
 
@@ -172,16 +172,18 @@ class HttpModel:
             "POST",
             self._url(model),
             (*headers, *self._key_header(), ("content-type", "application/json")),
-            # Bytes that a command printed and that are no text cannot be said in JSON.
+            # JSON cannot hold the bytes of a command's output that are not text.
             body.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode(),
         )
 
     def _options(self, ask: ModelRequest) -> dict[str, Json]:
-        """The options, if the body has a place for each."""
+        """The options. Raises StepError if the body has no placeholder for one."""
         most = self._spec.max_tokens
         options = {**({} if most is None else {"max_tokens": most}), **ask.options}
         places = {
-            str(hole) for hole in self._spec.body.placeholders if hole.kind == "param"
+            str(placeholder)
+            for placeholder in self._spec.body.placeholders
+            if placeholder.kind == "param"
         } - RESERVED
         for name in ask.options:
             if name not in places:
@@ -222,7 +224,7 @@ class HttpModel:
     # ── attempts ─────────────────────────────────────────────────────────
 
     def _open_exchange(self, call: RequestCall, deadline: float, stop: StopSignal) -> _Exchange:
-        """An exchange whose head is welcome; or the failure after which nothing more is tried."""
+        """An exchange with a status of success. Raises the failure of the last attempt."""
         pauses = self._spec.retry.delays(self._random)
         attempt = 0
         while True:
@@ -264,25 +266,24 @@ class HttpModel:
         return pause if asked is None else asked
 
     def _unwelcome(self, exchange: _Exchange, head: Head, attempt: int) -> Failure:
-        """What an answer means that is none."""
+        """The failure for a status that is not a success."""
         try:
             body = b"".join(exchange.pieces())
         except RequestError:
             body = b""
         data = _json(body)
         kind, todo = self._meaning(head)
-        said = self.mask(_server_message(data, body))[
-            :MOST_SAID
-        ]  # in this order: half a secret cannot be masked
+        # Mask first: a secret that is cut in half is not found.
+        message = self.mask(_server_message(data, body))[:MOST_KEPT]
         word = error_code(data)
         phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
         named = f" ({word})" if word else ""
-        told = f", and says {quoted}" if (quoted := _quote_line(said)) else ""
+        quote = f", and says {quoted}" if (quoted := _quote_line(message)) else ""
         what = (
             f"the provider '{self.name}' answered "
-            f"{head.status}{phrase}{named}{_after(attempt)}{told}{todo}"
+            f"{head.status}{phrase}{named}{_after(attempt)}{quote}{todo}"
         )
-        return Failure(what, kind, output={"said": said, "status": head.status})
+        return Failure(what, kind, output={"said": message, "status": head.status})
 
     def _meaning(self, head: Head) -> tuple[str, str]:
         """The kind of failure, and what to do about it."""
@@ -321,43 +322,46 @@ class HttpModel:
 
     # ── the answer ───────────────────────────────────────────────────────
 
-    def _read(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
+    def _read(
+        self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
+    ) -> ModelResponse:
         kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A server that does not stream, although it was asked to, answers at once.
+        # Some servers do not stream although the request asks for it.
         if kind == "text/event-stream":
-            return self._read_stream(exchange, told, broken)
-        return self._whole(exchange, told, broken)
+            return self._read_stream(exchange, stream, broken)
+        return self._whole(exchange, stream, broken)
 
-    def _whole(self, exchange: _Exchange, told: _Told | None, broken: _Broken) -> ModelResponse:
+    def _whole(
+        self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
+    ) -> ModelResponse:
         try:
             body = b"".join(exchange.pieces())
             answer = self._family.answer(_json(body))
         except RequestError as error:
-            paid = broken(
-                ModelResponse(), "", ""
-            ).failure.output  # its head was welcome: the question was taken
+            # The status was a success, so the server accepted the request and may charge for it.
+            paid = broken(ModelResponse(), "", "").failure.output
             raise StepError(replace(self._request_failure(error, 1), output=paid)) from None
         except UnreadableError as error:
-            output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_SAID]}
+            output = {"said": self.mask(body.decode("utf-8", "replace"))[:MOST_KEPT]}
             raise StepError(
                 Failure(self._unreadable(error), "server_error", output=output)
             ) from None
         except MissingStopReason as error:
             raise broken(error.half, "server_error", "it does not say why it ends") from None
-        if told is not None:
-            told.hear(answer.text)
-            told.end()
+        if stream is not None:
+            stream.write(answer.text)
+            stream.end()
         return answer
 
     def _read_stream(
-        self, exchange: _Exchange, told: _Told | None, broken: _Broken
+        self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
     ) -> ModelResponse:
         reading = self._family.reading()
         try:
             for data in sse.events(exchange.pieces()):
                 text = reading.take(data)
-                if told is not None and text:
-                    told.hear(text)
+                if stream is not None and text:
+                    stream.write(text)
                 if reading.is_last:
                     break
         except RequestError as error:
@@ -370,8 +374,8 @@ class HttpModel:
             raise broken(reading.answer(), "server_error", self._unreadable(error)) from None
         if not reading.is_over:
             raise broken(reading.answer(), "network", "the stream ended before the answer did")
-        if told is not None:
-            told.end()
+        if stream is not None:
+            stream.end()
         return reading.answer()
 
     def _incomplete_error(
@@ -404,10 +408,10 @@ class Head:
 
 
 class _Exchange:
-    """A request that a thread of its own carries out: whoever waits can leave at any time.
+    """A request in a separate thread, so that the caller can stop waiting at any time.
 
-    A silent server cannot keep a run that is to stop; the thread ends with the next byte or
-    with the deadline, and nobody hears what it still brings.
+    A silent server cannot delay a run that has to stop. The thread ends with the next byte or
+    with the deadline, and what it still receives is dropped.
     """
 
     def __init__(self, open: Open, call: RequestCall, stop: StopSignal) -> None:
@@ -457,7 +461,7 @@ class _Exchange:
             return got
 
     def _carry_out(self, call: RequestCall) -> None:
-        end: PlaitError | None = InternalError("a request ended without a word")
+        end: PlaitError | None = InternalError("a request ended without a result")
         try:
             with self._open(call) as answer:
                 self._queue.put(Head(answer.status, answer.headers))
@@ -472,15 +476,15 @@ class _Exchange:
             self._queue.put(end)
 
 
-class _Told:
-    """Passes text on as it comes, but never a key, also not in two pieces."""
+class _MaskedStream:
+    """Passes text on as it arrives, with keys masked even if they arrive in two pieces."""
 
     def __init__(self, on_text: OnText, secrets: Sequence[str]) -> None:
         self._on_text = on_text
         self._secrets = secrets
         self._kept = ""
 
-    def hear(self, text: str) -> None:
+    def write(self, text: str) -> None:
         whole = self._kept + text
         for secret in self._secrets:
             whole = whole.replace(secret, MASK)
@@ -501,11 +505,14 @@ class _Told:
 
 
 def _secrets(spec: Spec, environ: Mapping[str, str]) -> Iterator[str]:
-    """The values of the variables that hold keys: the one of `auth`, and those whose names say
-    so.
-    """
+    """The values of the variables that hold keys: that of `auth`, and those with a secret name."""
     templates = (spec.body, *(value for _, value in spec.headers))
-    named = {str(hole) for one in templates for hole in one.placeholders if hole.kind == "env"}
+    named = {
+        str(placeholder)
+        for one in templates
+        for placeholder in one.placeholders
+        if placeholder.kind == "env"
+    }
     for name in sorted({spec.auth.env, *filter(looks_secret, named)}):
         if value := environ.get(name, "").strip():
             yield value
@@ -518,7 +525,7 @@ def _secret_prefix_length(secret: str, text: str) -> int:
 
 
 def pause_asked(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that a server asks to wait, by a number or a date; None if it says nothing of use."""
+    """Seconds that a server asks to wait, as a number or a date. None without a usable value."""
     from email.utils import parsedate_to_datetime
 
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", exact := headers.get("retry-after-ms", "")):
@@ -535,7 +542,7 @@ def pause_asked(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _failure_kind(error: RequestError) -> str:
-    """An answer that cannot be read is the fault of the server."""
+    """An unreadable response is a fault of the server."""
     return "server_error" if error.code in FIXES else failure_kind_of_error(error)
 
 
@@ -555,14 +562,14 @@ def _json(body: bytes) -> Json:
 
 
 def _server_message(data: Json, body: bytes) -> str:
-    """What a server says about an error, for the record."""
+    """The server's error message, for the record."""
     text = error_text(data)
     return body.decode("utf-8", "replace") if text is None else text
 
 
-def _quote_line(said: str) -> str:
-    """The same on one line, for people; empty if it is no text for them: markup, or data."""
-    line = " ".join(said.split())
+def _quote_line(message: str) -> str:
+    """The message quoted on one line. Empty for markup and data, which are not for people."""
+    line = " ".join(message.split())
     if not line or line[0] in "<{[":
         return ""
-    return f'"{shorten(line, MOST_TOLD)}"'
+    return f'"{shorten(line, MOST_QUOTED)}"'

@@ -1,6 +1,6 @@
-"""What is wrong with a provider file by itself, whatever it extends.
+"""The problems of one provider file, without the files that it extends.
 
-The host of a server is never part of a question, and a key never stands in a file.
+A request never decides the host of a server, and a file never contains a key.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from plait.tools.invocation import display_header
 
 
 def file_problems(node: Node) -> list[Problem]:
-    """All of them, sorted by place."""
+    """All problems, sorted by place."""
     found = validate(node, PROVIDER)
     if isinstance(node, Mapping):
-        said = Fields("provider", valid_fields(node, "provider"), Scope())
-        found += list(_template_problems(said)) or list(_own_problems(said))
+        fields = Fields("provider", valid_fields(node, "provider"), Scope())
+        found += list(_template_problems(fields)) or list(_own_problems(fields))
     return sorted(found, key=lambda problem: problem.place)
 
 
-def _template_problems(said: Fields) -> Iterator[Problem]:
-    fields = (said.get(name) for name in ("base_url", "path", "body", "default_model", "file"))
-    for value in (*fields, *(value for _, value in said.entries("headers"))):
+def _template_problems(fields: Fields) -> Iterator[Problem]:
+    texts = (fields.get(name) for name in ("base_url", "path", "body", "default_model", "file"))
+    for value in (*texts, *(value for _, value in fields.entries("headers"))):
         try:
             if value is not None:
                 to_template(value, "config")
@@ -53,7 +53,7 @@ def _own_problems(fields: Fields) -> Iterator[Problem]:
     )
     for name, value in fields.entries("headers"):
         template = to_template(value, "config")
-        if any(hole.kind == "param" for hole in template.placeholders):
+        if any(placeholder.kind == "param" for placeholder in template.placeholders):
             yield _no_part(value, "headers hold no part of a question")
         if not template.placeholders and display_header(name, "") == MASK:
             yield Problem(
@@ -70,8 +70,10 @@ def _check_placeholders(
     node = fields.get(field)
     if node is None:
         return
-    holes = to_template(node, "config").placeholders
-    if any(hole.kind == "param" and hole not in known for hole in holes):
+    placeholders = to_template(node, "config").placeholders
+    if any(
+        placeholder.kind == "param" and placeholder not in known for placeholder in placeholders
+    ):
         yield _no_part(node, why)
 
 

@@ -1,9 +1,9 @@
-"""Conversations that were had before: written down, and played back without a server or a key.
+"""Record the exchanges with a model, and replay them without a server or a key.
 
-A file holds exchanges, as a YAML list or as JSON lines: `ask`, a question or only the text of
-its last message, and `answer`, an answer or only its text.  Played back, an answer is found by
-its question, or they are given in their order.  A question that nobody asked before is refused;
-the refusal says where it differs from the one most like it, and quotes neither.
+A file holds exchanges, as a YAML list or as JSON lines. `ask` is a request, or only the text of
+its last message. `answer` is a response, or only its text. A replay finds the response by its
+request, or gives the responses in order. A request that is not recorded is refused; the failure
+names the fields in which it differs from the most similar one, and quotes neither.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ USE: Final = ("id", "name", "arguments")
 ENDINGS: Final = ("end", "tools", "length", "refused")
 
 
-# ── questions and answers as data ────────────────────────────────────────
+# ── requests and responses as data ───────────────────────────────────────
 
 
 def request_key(ask: ModelRequest) -> dict[str, Json]:
-    """What makes a question the one it is: all that a model hears, without what is not said."""
-    said: dict[str, Json] = {
+    """The parts of a request that identify it: all that the model gets, without empty fields."""
+    fields: dict[str, Json] = {
         "model": ask.model,
         "system": ask.system,
         "messages": [_message(message) for message in ask.messages],
         "tools": [_offer(offer) for offer in ask.tools],
         "schema": None if ask.schema is None else dict(ask.schema),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _message(message: Message) -> dict[str, Json]:
-    said: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "text": message.text,
         "uses": [use.record() for use in message.uses],
         "answers": message.answers,
         "failed": message.failed,
         "blocks": message.blocks,
     }
-    return {"role": message.role, **{name: value for name, value in said.items() if value}}
+    return {"role": message.role, **{name: value for name, value in fields.items() if value}}
 
 
 def _offer(offer: ToolOffer) -> dict[str, Json]:
@@ -75,25 +75,25 @@ def _offer(offer: ToolOffer) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An exchange of a file; `ask` is None if it says nothing of its question."""
+    """An exchange of a file. It matches every request if `ask` is None."""
 
     ask: Json
     answer: ModelResponse
 
-    def fits(self, said: Mapping[str, Json]) -> bool:
-        return not any(_differences(self.ask, said))
+    def fits(self, request: Mapping[str, Json]) -> bool:
+        return not any(_differences(self.ask, request))
 
 
 def load(path: str) -> list[Entry]:
-    """The exchanges of a file; InputError with everything that is wrong with it."""
+    """The exchanges of a file. Raises InputError with all problems of the file."""
     found = list(_lines(path) if path.endswith(LINES) else _items(path))
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for number, said in enumerate(found, 1):
-        wrong = list(_wrong(said))
+    for number, exchange in enumerate(found, 1):
+        wrong = list(_wrong(exchange))
         problems += [_problem(path, number, one) for one in wrong]
         if not wrong:
-            entries.append(Entry(said.get("ask"), _answer(said["answer"])))
+            entries.append(Entry(exchange.get("ask"), _answer(exchange["answer"])))
     if problems:
         raise InputError.together(problems)
     return entries
@@ -135,14 +135,14 @@ def _problem(path: str, number: int, what: str) -> Problem:
     return Problem(f"exchange {number}: {what}", path, fix, code="replay")
 
 
-def _wrong(said: Json) -> Iterator[str]:
-    if not isinstance(said, dict) or "answer" not in said:
+def _wrong(exchange: Json) -> Iterator[str]:
+    if not isinstance(exchange, dict) or "answer" not in exchange:
         yield "it has no answer"
         return
-    yield from (f"it has no field '{name}'" for name in said if name not in ENTRY)
-    if not isinstance(said.get("ask"), str | dict | None):
+    yield from (f"it has no field '{name}'" for name in exchange if name not in ENTRY)
+    if not isinstance(exchange.get("ask"), str | dict | None):
         yield "'ask' is text or a map"
-    answer = said["answer"]
+    answer = exchange["answer"]
     if isinstance(answer, dict):
         yield from _wrong_answer(answer)
     elif not isinstance(answer, str):
@@ -175,22 +175,22 @@ def _is_use(use: Json) -> bool:
     )
 
 
-def _answer(said: Json) -> ModelResponse:
-    if isinstance(said, str):
-        return ModelResponse(said)
+def _answer(answer: Json) -> ModelResponse:
+    if isinstance(answer, str):
+        return ModelResponse(answer)
     uses = [
         ToolRequest(use.get("id") or f"call_{place}", use["name"], use.get("arguments", {}))
-        for place, use in enumerate(said.get("uses") or [], 1)
+        for place, use in enumerate(answer.get("uses") or [], 1)
     ]
-    usage = TokenUsage(**(said.get("usage") or {}))
-    ending: Json = said.get("ending") or ("tools" if uses else "end")
-    text, model = said.get("text") or "", said.get("model") or ""
+    usage = TokenUsage(**(answer.get("usage") or {}))
+    ending: Json = answer.get("ending") or ("tools" if uses else "end")
+    text, model = answer.get("text") or "", answer.get("model") or ""
     return ModelResponse(
-        text, tuple(uses), usage, model, ending, said.get("data"), said.get("blocks")
+        text, tuple(uses), usage, model, ending, answer.get("data"), answer.get("blocks")
     )
 
 
-# ── playing ──────────────────────────────────────────────────────────────
+# ── replay ───────────────────────────────────────────────────────────────
 
 
 class RecordedModel:
@@ -201,14 +201,14 @@ class RecordedModel:
         self._entries = load(path)
         self._given: Counter[int] = Counter()
         self._lock = Lock()
-        said = [[entry.ask, entry.answer.record()] for entry in self._entries]
-        self.fingerprint = json_digest([name, match, said])
+        exchanges = [[entry.ask, entry.answer.record()] for entry in self._entries]
+        self.fingerprint = json_digest([name, match, exchanges])
 
     def once(
         self,
         ask: ModelRequest,
         *,
-        timeout: float | None,  # noqa: ARG002 - it waits for nobody
+        timeout: float | None,  # noqa: ARG002 - nothing to wait for
         stop: StopSignal,
         on_text: OnText | None = None,
     ) -> ModelResponse:
@@ -225,59 +225,55 @@ class RecordedModel:
     def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002 - as it was paid then
         return usage.cost or 0.0
 
-    def _find_response(self, said: dict[str, Json]) -> ModelResponse:
-        """A question that was asked several times gets its answers in turn, and then the last one
-        again.
-        """
-        fitting = [place for place, entry in enumerate(self._entries) if entry.fits(said)]
+    def _find_response(self, request: dict[str, Json]) -> ModelResponse:
+        """Recorded responses to the same request are given in order, then the last one again."""
+        fitting = [place for place, entry in enumerate(self._entries) if entry.fits(request)]
         if not fitting:
-            raise self._unknown(said)
+            raise self._unknown(request)
         fresh = [place for place in fitting if not self._given[place]]
         place = fresh[0] if fresh else fitting[-1]
         self._given[place] += 1
         return self._entries[place].answer
 
-    def _next(self, said: dict[str, Json]) -> ModelResponse:
+    def _next(self, request: dict[str, Json]) -> ModelResponse:
         place = self._given.total()
         if place >= len(self._entries):
-            told = f"{self._path} holds {len(self._entries)} answers, and one more is asked for"
+            why = f"{self._path} holds {len(self._entries)} answers, and one more is asked for"
             raise _refusal_error(
-                f"the provider '{self.name}' knows no answer: {told}; record it, or add it there"
+                f"the provider '{self.name}' knows no answer: {why}; record it, or add it there"
             )
         entry = self._entries[place]
-        if not entry.fits(said):
-            where = next(_differences(entry.ask, said))
-            told = (
-                f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
-            )
-            raise _refusal_error(f"the provider '{self.name}' knows no answer: {told}")
+        if not entry.fits(request):
+            where = next(_differences(entry.ask, request))
+            why = f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
+            raise _refusal_error(f"the provider '{self.name}' knows no answer: {why}")
         self._given[place] += 1
         return entry.answer
 
-    def _unknown(self, said: dict[str, Json]) -> StepError:
+    def _unknown(self, request: dict[str, Json]) -> StepError:
         count = len(self._entries)
-        alike = [list(_differences(entry.ask, said)) for entry in self._entries]
-        told = f"none of the {count} questions in {self._path} is this one"
+        alike = [list(_differences(entry.ask, request)) for entry in self._entries]
+        why = f"none of the {count} questions in {self._path} is this one"
         if alike:
             place = min(range(count), key=lambda one: len(alike[one]))
-            told += f"; exchange {place + 1} is most like it, and differs in {', '.join(alike[place][:3])}"
-        messages, tools = (len(said.get(part, [])) for part in ("messages", "tools"))
-        shape = f"messages: {messages}, tools: {tools}, digest {json_digest(said)[:12]}"
-        told += f" ({shape}); record it, or add it there"
-        return _refusal_error(f"the provider '{self.name}' knows no answer: {told}")
+            why += f"; exchange {place + 1} is most like it, and differs in {', '.join(alike[place][:3])}"
+        messages, tools = (len(request.get(part, [])) for part in ("messages", "tools"))
+        shape = f"messages: {messages}, tools: {tools}, digest {json_digest(request)[:12]}"
+        why += f" ({shape}); record it, or add it there"
+        return _refusal_error(f"the provider '{self.name}' knows no answer: {why}")
 
 
-def _differences(wanted: Json, said: Mapping[str, Json]) -> Iterator[str]:
-    """The places in which a question is not the one that an exchange has."""
+def _differences(wanted: Json, request: Mapping[str, Json]) -> Iterator[str]:
+    """The fields in which a request differs from the recorded one."""
     match wanted:
         case None:
             return
         case str():
-            messages = said.get("messages") or [{}]
+            messages = request.get("messages") or [{}]
             if messages[-1].get("text", "") != wanted:
                 yield f"messages[{len(messages) - 1}].text"
         case _:
-            yield from _unlike(wanted, said, "")
+            yield from _unlike(wanted, request, "")
 
 
 def _unlike(one: Json, other: Json, place: str) -> Iterator[str]:
@@ -299,9 +295,7 @@ def _item(items: Sequence[Json], at: int) -> Json:
 
 
 class RecordingModel:
-    """Asks another model, and writes down every exchange: no key, no header, nothing that is
-    secret.
-    """
+    """Sends requests to another model and records every exchange, without keys and headers."""
 
     def __init__(
         self, name: str, path: str, inner: Model, *, mask: Callable[[str], str] = str

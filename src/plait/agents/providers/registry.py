@@ -1,13 +1,12 @@
-"""Which file a provider's name means, and whether that file may be used.
+"""Find the file of a provider by its name, and check that it may be used.
 
     project   <project>/.ai/config/providers/NAME.yaml
     user      <user space>/config/providers/NAME.yaml
     system    providers/NAME.yaml of the installation, and of bundles
 
-A file decides to which host a key goes.  So it is judged like a tool before it is used,
-together with all that it extends: one that a project brings along counts only in a project
-that you trust, or signed by a key that you trust.  The variables that it names are those of
-the environment that Plait was started in, not those of a flow.
+A file decides which host gets a key. So it needs trust like a tool, together with all files that
+it extends: a file of a project counts only if you trust the project, or the key that signed the
+file. Its variables are those of the environment in which Plait was started, not those of a flow.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from plait.tools.trust.decisions import Trust
 
 CHOICE: Final = "PLAIT_PROVIDER"
-"""The variable that names the provider for whoever names none."""
+"""The environment variable that names the provider if a flow names none."""
 DEFAULT: Final = "default"
-"""The provider that is used if nobody names one at all."""
+"""The provider that is used if neither the flow nor the environment names one."""
 
 
 class Providers:
@@ -57,7 +56,7 @@ class Providers:
         self._lock = Lock()
 
     def get(self, name: str | None) -> StructuredProvider | None:
-        """The provider of that name, or the one that was chosen; None if nobody chose one."""
+        """The provider of that name, or the default one. None if neither is configured."""
         named = name or self._environ.get(CHOICE) or ""
         if not named and not _files(DEFAULT, self._spaces):
             return None
@@ -98,7 +97,7 @@ class Providers:
 def provider_problems(
     name: str | None, spaces: Spaces, environ: Mapping[str, str]
 ) -> Sequence[Problem]:
-    """Why a provider cannot be asked, as far as that stands in files; nobody is asked for trust."""
+    """Why a provider cannot be used, as far as its files show. Never asks for trust."""
     named = name or environ.get(CHOICE) or ""
     if not named and not _files(DEFAULT, spaces):
         fix = (
@@ -114,7 +113,7 @@ def provider_problems(
 
 
 def extends_problems(path: str, node: Node, spaces: Spaces) -> Sequence[Problem]:
-    """What keeps a provider file from extending the one that it names."""
+    """The problems of the `extends` of a provider file."""
     extends = _extends_field(node)
     if extends is None:
         return ()
@@ -129,7 +128,7 @@ def extends_problems(path: str, node: Node, spaces: Spaces) -> Sequence[Problem]
 
 
 def names(spaces: Spaces) -> list[str]:
-    """Every provider that there is."""
+    """The names of all providers."""
     found: set[str] = set()
     for space in spaces.all:
         folder = os.path.join(space.root, _folder(space))
@@ -149,7 +148,7 @@ def _layers(
     """
     seen = set(seen)
     while True:
-        # A file that extends its own name extends the one that it hides.
+        # A file that extends its own name extends the file that it hides.
         item = next((one for one in _files(name, spaces) if one.path not in seen), None)
         if item is None:
             raise _missing(name, spaces, where, circular=bool(_files(name, spaces)))
@@ -168,7 +167,7 @@ def _extends_field(node: Node) -> Scalar | None:
 
 
 def _files(name: str, spaces: Spaces) -> list[ToolFile]:
-    """The files of that name, the answering one first."""
+    """The files of that name; the first one is used."""
     if not re.fullmatch(PROVIDER_NAME.pattern, name):
         return []
     found = (_file(space, name) for space in spaces.all)

@@ -1,7 +1,6 @@
-"""Answers that a program gives: a list of them, one after the other, a function of the question, or
-an object that is asked.
+"""Responses from a program: a list, a function of the request, or an object with `ask`.
 
-Whatever the program does instead of answering is a failure of the question that it was asked.
+An exception or a wrong result of the program is a failure of the request.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from plait.core.hints import Any, TypeAlias
 from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, Interrupted, StepError, call_author_function
 
-Said: TypeAlias = ModelResponse | str
-"""An answer, or its text alone."""
-Script: TypeAlias = Sequence[Said] | Callable[[ModelRequest], Said]
+Response: TypeAlias = ModelResponse | str
+"""A response, or only its text."""
+Script: TypeAlias = Sequence[Response] | Callable[[ModelRequest], Response]
 
 
 def scripted(script: Script, *, name: str = "scripted") -> StructuredProvider:
@@ -26,7 +25,7 @@ def scripted(script: Script, *, name: str = "scripted") -> StructuredProvider:
 
 
 class Scripted:
-    """Remembers what it was asked, as `asked`."""
+    """Keeps its requests as `asked`."""
 
     def __init__(self, script: Script, *, name: str = "scripted") -> None:
         self.name = name
@@ -39,19 +38,21 @@ class Scripted:
         self,
         ask: ModelRequest,
         *,
-        timeout: float | None,  # noqa: ARG002 - a function takes the time it takes
+        timeout: float | None,  # noqa: ARG002 - a function cannot be interrupted
         stop: StopSignal,
         on_text: OnText | None = None,
     ) -> ModelResponse:
         if stop.is_set():
             raise Interrupted
-        said = self._next_response(ask)
-        answer = require_response(ModelResponse(said) if isinstance(said, str) else said, self.name)
+        response = self._next_response(ask)
+        answer = require_response(
+            ModelResponse(response) if isinstance(response, str) else response, self.name
+        )
         if on_text is not None and answer.text:
             on_text(answer.text)
         return answer
 
-    def _next_response(self, ask: ModelRequest) -> Said:
+    def _next_response(self, ask: ModelRequest) -> Response:
         with self._lock:
             number = len(self.asked)
             self.asked.append(ask)
@@ -59,11 +60,11 @@ class Scripted:
             script = self._script
             return call_author_function(lambda: script(ask), f"provider '{self.name}'")
         if number >= len(self._script):
-            told = (
+            what = (
                 f"the provider '{self.name}' has {len(self._script)} answers, and was asked once "
                 "more"
             )
-            raise StepError(Failure(told, "refused"))
+            raise StepError(Failure(what, "refused"))
         return self._script[number]
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002 - nothing is paid
@@ -71,7 +72,7 @@ class Scripted:
 
 
 class AuthorProvider:
-    """An object of an author that is asked like a provider, whatever else it has of one."""
+    """An author's object with `ask`. `name`, `fingerprint` and `price` are optional."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -101,8 +102,8 @@ class AuthorProvider:
 def require_response(given: object, name: str) -> ModelResponse:
     if isinstance(given, ModelResponse):
         return given
-    told = (
+    what = (
         f"the provider '{name}' gave no answer, but {type(given).__name__}: return text, or an "
         "Answer"
     )
-    raise StepError(Failure(told, "bad_answer"))
+    raise StepError(Failure(what, "bad_answer"))

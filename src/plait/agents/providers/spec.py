@@ -1,7 +1,7 @@
-"""A provider file, read: where a model is asked, with what, and what that costs.
+"""Parse a provider file: the server, the request body, the models and their prices.
 
-What a file says is the author's: its templates know the environment and the parts of a
-question.  The host of a server is never part of a question, and a key never stands in a file.
+The templates of a file know the environment and the parts of a request. A request never decides
+the host of a server, and a file never contains a key.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Spec:
     """Variables that may name the default model."""
 
     def model_id(self, model: str | None) -> str | None:
-        """What the server calls a model; None if nobody said which."""
+        """The server's name for a model. None if there is no default model either."""
         name = model or self.default_model
         return None if name is None else self.models.get(name, name)
 
@@ -88,33 +88,33 @@ class Spec:
 
 
 def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
-    """The provider that a file describes, with those that it extends; InputError with all
-    problems.
-    """
+    """The provider that a merged file describes. Raises InputError with all missing fields."""
     assert isinstance(node, MappingNode)
-    said = Fields("provider", node, Scope())
-    if missing := list(_missing(said)):
+    fields = Fields("provider", node, Scope())
+    if missing := list(_missing(fields)):
         raise InputError.together(missing)
-    retry = said.child("retry") or _empty("provider_retry", said)
-    limits = said.child("limits") or _empty("provider_limits", said)
-    models = {key: str(value.data()) for key, value in said.entries("models")}
-    default_model = _template(said, "default_model")
+    retry = fields.child("retry") or _empty("provider_retry", fields)
+    limits = fields.child("limits") or _empty("provider_limits", fields)
+    models = {key: str(value.data()) for key, value in fields.entries("models")}
+    default_model = _template(fields, "default_model")
     return Spec(
         name=name,
-        family=_family(said),
-        base_url=_template(said, "base_url"),
-        path=_template(said, "path"),
-        auth=_auth(said.child("auth")),
+        family=_family(fields),
+        base_url=_template(fields, "base_url"),
+        path=_template(fields, "path"),
+        auth=_auth(fields.child("auth")),
         headers=tuple(
-            (key, to_template(value, "config")) for key, value in said.entries("headers")
+            (key, to_template(value, "config")) for key, value in fields.entries("headers")
         ),
-        body=_template(said, "body"),
+        body=_template(fields, "body"),
         models=models,
         default_model=render_text(default_model, {}, env=environ) or None,
         model_variables=tuple(
-            str(hole) for hole in default_model.placeholders if hole.kind == "env"
+            str(placeholder)
+            for placeholder in default_model.placeholders
+            if placeholder.kind == "env"
         ),
-        prices=_prices(said),
+        prices=_prices(fields),
         max_tokens=limits.integer("max_tokens"),
         retry=Retry(
             attempts=retry.integer("attempts") or 1,
@@ -123,17 +123,17 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
             jitter=JITTER,
         ),
         statuses=_statuses(retry),
-        timeout=said.seconds("timeout") or 600.0,
-        structured=_parse_structured(said),
-        stream=said.flag("stream"),
-        file=_template(said, "file"),
-        record=said.text("record"),
-        match="order" if said.text("match") == "order" else "exact",
+        timeout=fields.seconds("timeout") or 600.0,
+        structured=_parse_structured(fields),
+        stream=fields.flag("stream"),
+        file=_template(fields, "file"),
+        record=fields.text("record"),
+        match="order" if fields.text("match") == "order" else "exact",
         fingerprint=_fingerprint(node),
     )
 
 
-# ── what has to be ───────────────────────────────────────────────────────
+# ── required fields ──────────────────────────────────────────────────────
 
 
 def _missing(fields: Fields) -> Iterator[Problem]:
@@ -205,8 +205,8 @@ def _prices(fields: Fields) -> dict[str, Price]:
     return {model: _price(price.data()) for model, price in fields.entries("prices")}
 
 
-def _price(said: Json) -> Price:
-    given = {name: float(value) for name, value in said.items() if is_number(value)}
+def _price(price: Json) -> Price:
+    given = {name: float(value) for name, value in price.items() if is_number(value)}
     return Price(given["input"], given["output"], given.get("cached", given["input"]))
 
 

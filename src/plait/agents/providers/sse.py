@@ -1,8 +1,8 @@
-"""Server-sent events out of bytes, wherever the network cut them.
+"""Parse server-sent events from pieces of bytes.
 
-Lines end with LF, CR LF or CR; `data` of several lines is joined; comments and fields that
-nobody asks for are passed over.  An event that no empty line ends was not sent whole, and is none.
-Every byte is looked at once, and an event that has no end is refused.
+Lines end with LF, CR LF or CR. Several lines of `data` are joined. Comments and all other fields
+are ignored. An event without an empty line at its end is incomplete and ignored. Every byte is
+read once, and an event that is too long is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def events(pieces: Iterable[bytes], *, most: int = MOST) -> Iterator[str]:
-    """The data of each event; UnreadableError if one is longer than that."""
+    """The data of each event. Raises UnreadableError if one is longer than `most` bytes."""
     data: list[bytes] = []
     size = 0
     for line in _lines(pieces, most):

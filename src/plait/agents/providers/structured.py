@@ -1,8 +1,7 @@
-"""A question is asked until its answer is as it has to be, or nobody can say that it will be.
+"""Repeat a model request until its response matches the schema, a limited number of times.
 
-A model that is to answer with JSON of a schema and does not hears what is wrong, and is asked
-again, a few times.  What all of that took is in the usage of the answer; an answer that stays
-wrong is a failure that keeps what the model said.
+Each new request tells the model what is wrong. The usage of the response includes all attempts.
+If the last response does not match either, the failure keeps its text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from plait.engine.outcome import Failure, StepError
 
 
 class Model(Protocol):
-    """Whoever answers one question once."""
+    """Sends one request and returns its response."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +42,7 @@ class Model(Protocol):
 
 
 class StructuredProvider:
-    """The provider that steps know."""
+    """The provider that steps use."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -101,13 +100,13 @@ class StructuredProvider:
                     _bad(self.name, answer, _why(found, schema), ask.schema_retries - left + 1)
                 )
             left -= 1
-            said = Message("assistant", answer.text or "(nothing)")
-            told = Message("user", _correction(found, schema))
-            ask = replace(ask, messages=(*ask.messages, said, told))
+            response = Message("assistant", answer.text or "(nothing)")
+            correction = Message("user", _correction(found, schema))
+            ask = replace(ask, messages=(*ask.messages, response, correction))
 
 
 class _Clock:
-    """What is left of the time for all attempts."""
+    """The time that is left for all attempts."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
@@ -117,12 +116,12 @@ class _Clock:
 
 
 def _plain(answer: ModelResponse) -> ModelResponse:
-    """Without the tool by which an answer was given: what it was called with is the answer."""
+    """The response without the answer tool: the arguments of its call become the text."""
     given = [use for use in answer.uses if use.name == ANSWER_TOOL]
     others = tuple(use for use in answer.uses if use.name != ANSWER_TOOL)
     if not given:
         return answer
-    if others:  # it wants to know more before it answers
+    if others:  # the model needs other tools before it answers
         return replace(answer, uses=others, blocks=None)
     arguments = given[0].arguments
     text = arguments if isinstance(arguments, str) else json_text(arguments)
@@ -130,7 +129,7 @@ def _plain(answer: ModelResponse) -> ModelResponse:
 
 
 def _why(found: StructuredResult, schema: Mapping[str, Json]) -> str:
-    """For people: the places of the schema, which its author wrote."""
+    """For people: the places in the schema, which its author knows."""
     if not found.is_json:
         return "is not JSON"
     return f"does not fit the schema: see {', '.join(schema_violations(found.data, schema))} there"
@@ -160,7 +159,7 @@ def _bad(name: str, answer: ModelResponse, why: str, asked: int) -> Failure:
 
 
 def _with_usage(error: StepError, used: TokenUsage) -> StepError:
-    """With what was paid for the answers before it."""
+    """The error, with the usage of the responses before it."""
     output = error.failure.output if isinstance(error.failure.output, dict) else {}
     last = output.get("usage")
     whole = used + TokenUsage(**last) if isinstance(last, dict) else used

@@ -1,8 +1,7 @@
-"""What the wire formats have in common: a question becomes names for a body, and bodies become
-answers.
+"""What the wire formats share: make the values of a request body, and parse response bodies.
 
-Nothing here sends anything.  Whatever a person, a tool or a model said goes into the values
-that fill the body of a request, never into its template.
+Nothing here sends anything. Text of people, tools and models goes into the values that fill the
+body of a request, never into its template.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ if TYPE_CHECKING:
 
 Structured: TypeAlias = Literal["json_schema", "tool", "prompt"]
 ANSWER_TOOL: Final = "give_answer"
-"""The tool by whose call a model answers, where answers of a given form are asked for so."""
+"""The model calls this tool to give structured output (`structured: tool`)."""
 RESERVED: Final = frozenset(
     {"model", "messages", "system", "tools", "tool_choice", "stream", "stream_options"}
     | {"response_format", "output_config"}
 )
-"""Names of a body that only the question itself gives; options are all others."""
+"""Placeholders of a body that the request fills. All others are options."""
 FAULT_TEXTS: Final = ("message", "detail")
-"""Where servers say what went wrong."""
+"""Fields in which servers put an error message."""
 MOST_COUNTED: Final = 1_000_000_000
-"""Tokens of one answer; a server that counts more does not count tokens."""
+"""Most tokens of one response. A higher count is not a count of tokens."""
 _TYPES: Final[dict[type, str]] = {str: "text", dict: "a map", list: "a list"}
 
 
 class MissingStopReason(Exception):
-    """An answer that does not say why it ends: what there is of it is half of one."""
+    """A response without a stop reason, which counts as incomplete."""
 
     def __init__(self, half: ModelResponse) -> None:
         super().__init__("an answer that says why it ends")
@@ -44,11 +43,11 @@ class MissingStopReason(Exception):
 
 
 class UnreadableError(Exception):
-    """An answer that is not what its wire format says; the text tells what was expected."""
+    """A response that does not follow its wire format. The text says what was expected."""
 
 
 class ServerFault(Exception):
-    """The server says, in the middle of a stream, that it failed: a word of its own, and a text."""
+    """The server reports an error in the middle of a stream, with a code and a text."""
 
     def __init__(self, event: Json) -> None:
         super().__init__("the server says it failed")
@@ -58,7 +57,7 @@ class ServerFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
-    """How a provider wants to be asked."""
+    """How a provider wants its requests."""
 
     model: str
     structured: Structured = "prompt"
@@ -73,21 +72,21 @@ class StreamReader(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Has the model said all it had to say?"""
+        """Is the response complete?"""
 
     @property
     def is_last(self) -> bool:
         """Was that the last event?"""
 
     def answer(self) -> ModelResponse:
-        """What came until now."""
+        """The response as far as it has arrived."""
 
 
 class Family(Protocol):
     """A wire format."""
 
     def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
-        """What the `{name}` of a body stand for."""
+        """The values of the placeholders of a body."""
 
     def answer(self, body: Json) -> ModelResponse:
         """Raises UnreadableError."""
@@ -96,7 +95,7 @@ class Family(Protocol):
 
 
 def system_text_with_schema(ask: ModelRequest) -> str:
-    """The system text, with the form of the answer where only words can say it."""
+    """The system text, followed by the schema of the response if there is one."""
     if ask.schema is None:
         return ask.system
     wanted = (
@@ -107,7 +106,7 @@ def system_text_with_schema(ask: ModelRequest) -> str:
 
 
 def parse_arguments(written: Json) -> Json:
-    """The arguments of a call as a model wrote them: what is no JSON stays the text that it is."""
+    """Parse the arguments of a tool request. Text that is not JSON stays text."""
     if not isinstance(written, str):  # some servers give the map itself
         return written if is_json_safe(written) else _as_written(written)
     if not written.strip():
@@ -126,17 +125,17 @@ def _as_written(data: Json) -> str:
 
 
 def whole_text(text: str) -> str:
-    """With halves of characters put together; one that stays alone is replaced."""
+    """Join surrogate pairs. A surrogate without its other half is replaced."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-# ── parts of an answer: absent, or of their type ─────────────────────────
+# ── parts of a response: absent, or of their type ─────────────────────────
 
 
 def part(source: Json, name: str, kind: type[_T]) -> _T | None:
-    """A part of an answer, if it is there; UnreadableError if it is of another type."""
+    """A part of a response, or None. Raises UnreadableError if it has another type."""
     found = source.get(name) if isinstance(source, dict) else None
     if found is None:
         return None
@@ -146,24 +145,24 @@ def part(source: Json, name: str, kind: type[_T]) -> _T | None:
 
 
 def piece(source: Json, name: str) -> str:
-    """A text in an answer, perhaps with half a character at its end; empty if there is none."""
+    """A text in a response, or empty. It may end with half of a surrogate pair."""
     return part(source, name, str) or ""
 
 
 def require_stop_reason(answer: ModelResponse, reason: str) -> ModelResponse:
-    """The same; UnendedError if the server does not say why it ends."""
+    """The same response. Raises MissingStopReason if it has no stop reason."""
     if not reason:
         raise MissingStopReason(answer)
     return answer
 
 
 def word(source: Json, name: str) -> str:
-    """A whole text in an answer; empty if there is none."""
+    """A complete text in a response, or empty."""
     return whole_text(piece(source, name))
 
 
 def number(source: Json, *path: str) -> int:
-    """A count in an answer; 0 if nobody counted."""
+    """A count in a response, or 0."""
     found = source
     for name in path[:-1]:
         found = part(found, name, dict)
@@ -191,7 +190,7 @@ def event_map(data: str) -> dict[str, Json]:
 
 
 def error_text(body: Json) -> str | None:
-    """What a server says about an error to people, in one of the forms that are usual."""
+    """The error message of a server, in one of the usual forms."""
     error = body.get("error") if isinstance(body, dict) else None
     places = (error, body) if isinstance(error, dict) else (body,)
     named = [place.get(name) for place in places if isinstance(place, dict) for name in FAULT_TEXTS]
@@ -199,7 +198,7 @@ def error_text(body: Json) -> str | None:
 
 
 def error_code(body: Json) -> str:
-    """What kind of error a server names, if it is a word and no text: that may hold anything."""
+    """The error code of a server. Empty if it is longer than a word: text may hold anything."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return ""

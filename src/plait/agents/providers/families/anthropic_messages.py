@@ -1,6 +1,4 @@
-"""Anthropic messages: content in blocks, the system text beside them, results of tools in a user's
-turn.
-"""
+"""Anthropic messages: content in blocks, a separate system text, tool results in user turns."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ ENDINGS: Final[dict[str, Ending]] = {
     "model_context_window_exceeded": "length",
     "refusal": "refused",
 }
-SAID: Final = ("text", "tool_use")
-"""Kinds of blocks that text and uses say all of."""
+PLAIN_BLOCKS: Final = ("text", "tool_use")
+"""Block types that the text and the tool requests of a response represent completely."""
 WRITTEN: Final = "partial_json"
 DELTAS: Final = {
     "text_delta": "text",
@@ -50,7 +48,7 @@ DELTAS: Final = {
     "thinking_delta": "thinking",
     "signature_delta": "signature",
 }
-"""What goes on in a stream, and the field in which it stands."""
+"""Delta types of a stream, and the field that each one continues."""
 
 
 class AnthropicMessages:
@@ -90,7 +88,7 @@ class MessageReading:
     def __init__(self) -> None:
         self._blocks: dict[int, dict[str, Json]] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}
-        """Of blocks, by field: what came of them."""
+        """The pieces that have arrived, by block and field."""
         self._counts: dict[str, Json] = {}
         self._usage = TokenUsage()
         self._model = ""
@@ -128,12 +126,12 @@ class MessageReading:
         kind = word(delta, "type")
         if kind not in DELTAS:
             return ""
-        said = piece(delta, DELTAS[kind])
-        self._pieces[place].setdefault(DELTAS[kind], []).append(said)
-        return said if kind == "text_delta" else ""
+        text = piece(delta, DELTAS[kind])
+        self._pieces[place].setdefault(DELTAS[kind], []).append(text)
+        return text if kind == "text_delta" else ""
 
     def _count(self, event: dict[str, Json]) -> None:
-        # Counts are of all until now, so that later ones take the place of earlier ones.
+        # Counts are totals, so later ones replace earlier ones.
         counts = part(event, "usage", dict) or {}
         counts = self._counts | {name: count for name, count in counts.items() if count is not None}
         self._usage = _usage({"usage": counts})
@@ -141,8 +139,8 @@ class MessageReading:
 
     @property
     def is_over(self) -> bool:
-        # A server that breaks off may still say that this was all: only a reason tells that it is
-        # whole.
+        # A server that breaks off may still send the last event: only a stop reason shows that the
+        # response is complete.
         return self._done and bool(self._reason)
 
     @property
@@ -167,7 +165,7 @@ class MessageReading:
 
 
 def _turns(messages: Iterable[Message]) -> list[Json]:
-    """Turns of user and assistant, one after the other: what a side says at once is one turn."""
+    """Alternating turns of user and assistant. Adjacent messages of one role become one turn."""
     turns: list[dict[str, Json]] = []
     for message in messages:
         role = "assistant" if message.role == "assistant" else "user"
@@ -185,10 +183,10 @@ def _blocks(message: Message) -> list[Json]:
         return [{**result, "is_error": True} if message.failed else result]
     if isinstance(message.blocks, list):
         return [_request_block(block) for block in message.blocks]
-    said: list[Json] = (
+    text: list[Json] = (
         [{"type": "text", "text": message.text}] if message.text or not message.uses else []
     )
-    return [*said, *(_use_block(use) for use in message.uses)]
+    return [*text, *(_use_block(use) for use in message.uses)]
 
 
 def _request_block(block: Json) -> Json:
@@ -206,8 +204,9 @@ def _use_block(use: ToolRequest) -> dict[str, Json]:
 
 
 def _arguments_map(arguments: Json) -> Json:
-    """The format wants a map; what a model wrote instead of one was refused, and says so in its
-    result.
+    """The arguments as a map, which the format requires.
+
+    Arguments of another type were refused, and the tool result says so.
     """
     return arguments if isinstance(arguments, dict) else {"not_a_map": arguments}
 
@@ -219,31 +218,29 @@ def _tool(name: str, description: str, schema: Json) -> dict[str, Json]:
 def _usage(body: Json) -> TokenUsage:
     cached = number(body, "usage", "cache_read_input_tokens")
     written = number(body, "usage", "cache_creation_input_tokens")
-    # Their count of the input is without what the cache has to do with.
+    # Their count of the input excludes tokens that the cache read or wrote.
     whole = number(body, "usage", "input_tokens") + cached + written
     return TokenUsage(whole, number(body, "usage", "output_tokens"), cached)
 
 
-def _parse_block(said: Json) -> dict[str, Json]:
-    """A block whose parts are what they have to be; kinds that are not known here are kept as they
-    are.
-    """
-    if not isinstance(said, dict) or not word(said, "type"):
+def _parse_block(block: Json) -> dict[str, Json]:
+    """A block with checked fields. A block of an unknown type is kept unchanged."""
+    if not isinstance(block, dict) or not word(block, "type"):
         raise UnreadableError("blocks of content as maps with a type")
-    match said["type"]:
-        case "text" if part(said, "text", str) is None:
+    match block["type"]:
+        case "text" if part(block, "text", str) is None:
             raise UnreadableError("blocks of text with their text")
         case "tool_use":
-            if not word(said, "id") or not word(said, "name"):
+            if not word(block, "id") or not word(block, "name"):
                 raise UnreadableError("calls of tools with an id and a name")
-            named = {name: word(said, name) for name in ("id", "name")}
-            return {**said, **named, "input": parse_arguments(said.get("input", {}))}
+            named = {name: word(block, name) for name in ("id", "name")}
+            return {**block, **named, "input": parse_arguments(block.get("input", {}))}
         case "thinking":
             return {
-                **said,
-                **{name: piece(said, name) for name in ("thinking", "signature") if name in said},
+                **block,
+                **{name: piece(block, name) for name in ("thinking", "signature") if name in block},
             }
-    return dict(said)
+    return dict(block)
 
 
 def _answer(
@@ -256,8 +253,8 @@ def _answer(
         if block["type"] == "tool_use"
     )
     ending = ENDINGS.get(reason, "tools" if uses else "end")
-    more = any(block["type"] not in SAID for block in blocks)
-    # What cannot be written down cannot be said again.
+    more = any(block["type"] not in PLAIN_BLOCKS for block in blocks)
+    # Blocks that cannot be recorded cannot be sent again.
     return ModelResponse(
         text, uses, usage, model, ending, blocks=blocks if more and is_json_safe(blocks) else None
     )

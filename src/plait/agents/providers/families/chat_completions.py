@@ -1,4 +1,4 @@
-"""Chat completions: what OpenAI, and servers compatible with it, speak."""
+"""Chat completions: the wire format of OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ChatCompletions:
 
 @dataclass(slots=True)
 class _Call:
-    """The call of a tool, as it comes."""
+    """A tool request, as far as it has arrived."""
 
     id: str = ""
     name: str = ""
@@ -131,23 +131,23 @@ class ChatReading:
         self._text.append(text)
         return text
 
-    def _take_call(self, said: Json) -> None:
-        if not isinstance(said, dict):
+    def _take_call(self, delta: Json) -> None:
+        if not isinstance(delta, dict):
             raise UnreadableError("calls of tools as maps")
-        # Not every server counts the calls: without a number, a name begins the next one.
-        place = said.get("index")
-        function = part(said, "function", dict) or {}
+        # Not every server numbers the calls. Without a number, a name starts the next call.
+        place = delta.get("index")
+        function = part(delta, "function", dict) or {}
         if not isinstance(place, int):
             place = len(self._calls) if function.get("name") else max(0, len(self._calls) - 1)
         call = self._calls.setdefault(place, _Call())
-        call.id = call.id or word(said, "id")
+        call.id = call.id or word(delta, "id")
         call.name = call.name or word(function, "name")
         call.written.append(piece(function, "arguments"))
 
     @property
     def is_over(self) -> bool:
-        # A server that breaks off may still say that this was all: only a reason tells that it is
-        # whole.
+        # A server that breaks off may still send the last event: only a stop reason shows that the
+        # response is complete.
         return bool(self._reason)
 
     @property
@@ -197,9 +197,7 @@ def _first_choice(body: Json) -> dict[str, Json] | None:
 
 
 def _content(message: Json) -> str:
-    """The text of a message; some servers give it in parts, of which others than text say nothing
-    to us.
-    """
+    """The text of a message. Some servers send it in parts; other parts than text are ignored."""
     if isinstance(parts := message.get("content"), list):
         return "".join(piece(one, "text") for one in parts if word(one, "type") == "text")
     return piece(message, "content")
@@ -226,7 +224,7 @@ def _answer(
     text: str, uses: list[ToolRequest], usage: TokenUsage, model: str, reason: str
 ) -> ModelResponse:
     ending = ENDINGS.get(reason, "end")
-    # A server may say `stop` of an answer that calls tools.
+    # Some servers give the reason `stop` although the response calls tools.
     if uses and ending == "end":
         ending = "tools"
     return ModelResponse(whole_text(text), tuple(uses), usage, model, ending)
