@@ -93,7 +93,7 @@ WRONG = [
     ("{id: a, event: step_failed, action: {tool: note, primary: fetch}}",
      "wrong-type", "'primary' must be one of execute", None),
     ("{id: a, event: step_failed, action: {tool: '${error.kind}'}}",
-     "wrong-type", "'tool' must be the id of a tool, which is no template", None),
+     "wrong-type", "'tool' must be the id of a tool, not a template", None),
     ("{id: a, event: step_failed, action: {tool: note, params: {m: '${eror.message}'}}}",
      "unknown-name", "unknown variable 'eror.message'", "did you mean 'error.message'?"),
     ("{id: a, event: step_failed, action: {tool: note, params: {m: '${error.mesage}'}}}",

@@ -41,7 +41,7 @@ AGENT_FIELDS: Final = (
     Field(
         "max_output_retries",
         Integer(0, MOST_RETRIES),
-        "how often the model is told what is wrong with an answer that does not fit",
+        "how often the model may correct an answer that does not fit",
         2,
     ),
 )
@@ -98,7 +98,7 @@ FORMS: Final = (
             Field(
                 "actions",
                 ListOf(MapOf(TemplateTree())),
-                "calls for whoever reads the directive: they are filled and listed, and not made",
+                "calls for the reader of the directive: they are filled and listed, and not made",
             ),
             Field(
                 "version",

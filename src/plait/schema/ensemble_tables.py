@@ -130,7 +130,11 @@ FORMS: Final = (
             Field(
                 "outputs", Data(), "what it gives, for people and for chains", is_documentation=True
             ),
-            Field("secrets", _NAMES, "names of inputs whose values nobody may see, models neither"),
+            Field(
+                "secrets",
+                _NAMES,
+                "names of inputs whose values are never shown, not even to models",
+            ),
             Field("agents", MapOf(Record("member"), TASK_ID), "the agents by name"),
             Field(
                 "tasks",
@@ -150,7 +154,11 @@ FORMS: Final = (
                 "else sequential",
                 aliases=("process", "strategy"),
             ),
-            Field("manager", Record("manager"), "of hierarchical: who delegates, and how much"),
+            Field(
+                "manager",
+                Record("manager"),
+                "of hierarchical: the agent that delegates, and how much",
+            ),
             Field(
                 "loops",
                 ListOf(Record("ensemble_loop")),
@@ -183,7 +191,7 @@ FORMS: Final = (
         "member",
         "agent",
         "A model in a role.",
-        (Field("role", TemplateText(), "who it is; a template", required=True), *_MEMBER),
+        (Field("role", TemplateText(), "what the agent is; a template", required=True), *_MEMBER),
     ),
     RecordType(
         "task",
@@ -212,7 +220,7 @@ FORMS: Final = (
             Field(
                 "max_output_retries",
                 Integer(0, MOST_RETRIES),
-                "how often the model is told what is wrong with an answer that does not fit",
+                "how often the model may correct an answer that does not fit",
                 2,
             ),
             Field(
@@ -306,7 +314,7 @@ FORMS: Final = (
         "manager",
         "An agent that has those of the tasks do the work.",
         (
-            Field("role", TemplateText(), "who it is; a template", MANAGER_ROLE),
+            Field("role", TemplateText(), "what the agent is; a template", MANAGER_ROLE),
             *_MEMBER,
             Field("max_delegations", Integer(1), "how often it may delegate in all"),
             Field("max_per_worker", Integer(1), "how often to one worker"),

@@ -57,7 +57,7 @@ BODY: Final = (
     Field(
         "on_error",
         Choice(POLICIES),
-        "what follows when a node without an on_error of its own fails; "
+        "what follows when a node without its own on_error fails; "
         "continue: it assigns nothing, and its edges are followed",
         "fail",
     ),
@@ -88,7 +88,7 @@ _TOOL: Final = (
     Field("inputs", PARAMETERS, "what it is given at the start, with types and defaults"),
     Field("config_schema", MapOf(Data()), "the same as JSON Schema: properties, required"),
     Field("outputs", Data(), "what it gives, for people and for chains", is_documentation=True),
-    Field("secrets", _NAMES, "names of inputs whose values nobody may see"),
+    Field("secrets", _NAMES, "names of inputs whose values are never shown"),
     Field("env_requires", _NAMES, "variables of the environment without which it does not begin"),
     LIMITS_FIELD,
     Field(
@@ -120,7 +120,7 @@ FORMS: Final = (
                 Choice(NODE_TYPES),
                 "action: calls a tool, or runs shell text; gate: only assigns and leads on; "
                 "foreach: an action for each item; "
-                "return: ends the graph.  If nothing is said, the other fields tell",
+                "return: ends the graph.  If it is missing, the other fields decide",
             ),
             Field("action", Record("action"), "the call, as a map"),
             Field(

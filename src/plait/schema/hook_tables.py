@@ -37,10 +37,10 @@ HOOKS_FILE: Final = OneOf(
 )
 """A whole hook file."""
 _TOOL_ID: Final = PlainText(
-    "the id of a tool, which is no template", r"(?:[a-z]+:)?[A-Za-z0-9][A-Za-z0-9_./-]*"
+    "the id of a tool, not a template", r"(?:[a-z]+:)?[A-Za-z0-9][A-Za-z0-9_./-]*"
 )
 
-HOOKS_FIELD: Final = Field("hooks", HOOKS, "what is asked or told when something happens")
+HOOKS_FIELD: Final = Field("hooks", HOOKS, "tool calls and decisions on events of the run")
 LIMITS_FIELD: Final = Field(
     "limits", Record("limits"), "what it may use up; what is reached ends it"
 )
@@ -55,7 +55,7 @@ FORMS: Final = (
     RecordType(
         "hook",
         "hook",
-        "What is asked or told when something happens in a run.",
+        "A tool call or a decision on an event of a run.",
         (
             Field("id", IDENTIFIER, "what it is called in paths and messages", required=True),
             Field("event", Choice(tuple(HOOK_EVENTS), OF_RYE), "when it is asked", required=True),
@@ -68,11 +68,11 @@ FORMS: Final = (
             Field(
                 "action",
                 Record("hook_action"),
-                "a tool that is called; its result may be a verdict",
+                "a tool that is called; its result may be a decision",
             ),
             Field("actions", ListOf(Record("hook_action")), "several tools, one after the other"),
-            Field("verb", Choice(VERBS), "the verdict, whatever a tool says"),
-            Field("why", PlainText(), "what people are told about that verdict"),
+            Field("verb", Choice(VERBS), "the decision, whatever a tool returns"),
+            Field("why", PlainText(), "the reason for the decision, shown to people"),
             Field("gate", Boolean(), "true: if it fails, that counts as a no; so it is with verb"),
             Field(
                 "max_retries",
@@ -123,7 +123,7 @@ FORMS: Final = (
             Field(
                 "seconds",
                 Duration(zero=True),
-                "how long it may take, in all its lives",
+                "how long it may take, in all attempts of the run",
                 aliases=("duration_seconds",),
             ),
             Field("steps", Integer(0), "steps, nodes of graphs, calls of agents"),

@@ -103,7 +103,7 @@ FORMS: Final = (
                     (Choice(ISOLATIONS), Record("isolation")),
                     "none, directory, worktree, or a map: isolation",
                 ),
-                "where each item works: in a git worktree or a folder of its own, or in the "
+                "where each item works: in its own git worktree or folder, or in the "
                 "project itself",
                 "none",
             ),
@@ -128,7 +128,7 @@ FORMS: Final = (
             Field(
                 "stall_timeout",
                 Duration(),
-                "on a cluster: how long its scheduler or a worker may give no sign of life",
+                "on a cluster: how long its scheduler or a worker may be silent",
                 60,
             ),
             Field(

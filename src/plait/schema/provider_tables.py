@@ -64,8 +64,7 @@ FORMS: Final = (
             Field(
                 "prices",
                 MapOf(Record("provider_price")),
-                "what models cost, by their names there; what is not listed costs nobody knows "
-                "what",
+                "what models cost, by their names there; the cost of other models is unknown",
             ),
             Field("limits", Record("provider_limits"), "bounds of the server"),
             Field("retry", Record("provider_retry"), "when a request is sent again"),

@@ -297,7 +297,7 @@ FORMS: Final = (
                     (PlainText('permissions: "0644"', r"0?[0-7]{3}"), Integer(0, 0o777)),
                     'permissions: "0644"',
                 ),
-                "who may read and write it",
+                "permissions to read and write it",
             ),
             Field("create_dirs", Boolean(), "make the directories that are missing", False),
         ),
