@@ -470,9 +470,9 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert limits == {
         "characters of one template": f"{grammar.MAX_TEXT:,}",
         "characters of shell text": f"{MAX_SHELL_TEXT:,}",
-        "holes nested in holes": str(grammar.MAX_DEPTH),
+        "placeholders nested in placeholders": str(grammar.MAX_DEPTH),
         "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
-        f"{twice}, or that has more than {program.FEW_PLACEHOLDERS} holes": f"{program.MAX_OUTPUT:,}",
+        f"{twice}, or that has more than {program.FEW_PLACEHOLDERS} placeholders": f"{program.MAX_OUTPUT:,}",
         f"{together} of what a tool's config makes; of its arguments; of the state that a node of a graph leaves": (
             f"{program.MAX_OUTPUT:,}"
         ),
