@@ -3,7 +3,7 @@
 A merge is computed outside of all working trees. First its intent {target, old, new} is recorded,
 then the branch moves by compare-and-swap. So a resumed run can see whether the merge has happened.
 The working tree of the user's branch stays locked from before the branch moves until the tree is
-updated, so that nobody commits a state that would undo the merge.
+updated, so that no commit can undo the merge.
 """
 
 from __future__ import annotations
