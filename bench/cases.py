@@ -38,7 +38,7 @@ def cases() -> list[Case]:
         Case("T1 missing", "a command, default used", COMMAND, _item({})),
         Case("T2 prompt", "a 4 KB prompt, 30 variables, `{name}`", PROMPT, PROMPT_VALUES, "prompt"),
         Case("T2 workflow", "the same prompt, `${name}`", PROMPT, PROMPT_VALUES),
-        Case("T3", "a tree of 40 strings with 60 holes", TREE, TREE_VALUES),
+        Case("T3", "a tree of 40 strings with 60 placeholders", TREE, TREE_VALUES),
     ]
 
 

@@ -63,7 +63,8 @@ def _beside_trusting(times: dict[str, Times]) -> list[Row]:
 def _hot_meaning(case: Case) -> str:
     if case.key.startswith("T1"):
         return f"`{written(COMMAND, dialects.dollar)}`"
-    return f"{len(dialects.strings(case.tree))} string(s), {dialects.hole_count(case.tree)} holes."
+    strings, placeholders = len(dialects.strings(case.tree)), dialects.hole_count(case.tree)
+    return f"{strings} string(s), {placeholders} placeholders."
 
 
 # ── the first time ───────────────────────────────────────────────────────
@@ -109,7 +110,7 @@ def _first_by_render(text: str, values: dict[str, Any]) -> Callable[[int], Any]:
 # ── long texts ───────────────────────────────────────────────────────────
 
 REPEATED = {
-    "holes `${name.key} `": "${name.key} ",
+    "placeholders `${name.key} `": "${name.key} ",
     "defaults `${a:-${b:-c}} `": "${a:-${b:-c}} ",
     "openers `${`": "${",
 }

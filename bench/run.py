@@ -200,13 +200,13 @@ between machines, times cannot. Every contender must produce the same output, or
 
 What is rendered, "hot" meaning that a template has been rendered some hundreds of times:
 
-- **T1** is a command with two holes, one of them with a default; three tables show what is found at
-  that hole.
+- **T1** is a command with two placeholders, one of them with a default; three tables show what is
+  found at that placeholder.
 - **T2** is a prompt of 4 KB with 30 variables, in the profile `prompt` (`{name}`) and in the
   profile `workflow` (`${name}`).
-- **T3** is a tree of maps and lists with 40 strings and 60 holes.
+- **T3** is a tree of maps and lists with 40 strings and 60 placeholders.
 
-Who renders:
+The contenders:
 
 - **f-string**: a function that returns f-strings with the same lookups in their place; it is the
   limit, ratio 1. A default covers what it covers in Plait, that is, every key of its path but the
@@ -222,7 +222,7 @@ Who renders:
   callback that walks paths, Jinja2 a compiled template, OmegaConf a config in which the values
   already are.
 
-Then come tools: what it costs to call one, from a process that lives on and from the command line,
+Then come tools: what it costs to call one, from a long-running process and from the command line,
 and how fast many processes are started. The last tables are about runs: what a step costs, and one
 command for many items, as a multiple of `xargs -P`, which keeps no record.
 """

@@ -158,7 +158,7 @@ def _warm_table(world: World, rounds: int) -> Table:
     for call in contenders.values():
         call(0)
     return compared(
-        "Calling a tool from a process that lives on",
+        "Calling a tool from a long-running process",
         "A Python script that reads JSON and prints JSON. A call finds its chain, checks rules, "
         "trust and "
         "schema, fills its config and environment, and starts it through the guardian. The bar: at "
@@ -240,7 +240,7 @@ def _parts_table(world: World, rounds: int) -> Table:
         "of a whole call of a function: at most 100 µs. A whole call looks again at each file and "
         "folder "
         "that it rests on (14 here, nearly half of its time), checks and fills the parameters, and "
-        "hands "
+        "passes "
         "them to a thread (a fifth). plait.call finds the project and its tools first, and wraps "
         "the result.",
         ("", "least time", "median"),
