@@ -143,7 +143,7 @@ def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_foll
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=5 << 10))
     message = failure_of(place.life()).message
     full = f"(the disk of {place.repository} is full: 5 KiB are free)"
-    assert f"unable to write file a.txt {full}\nmake room there" in message
+    assert f"unable to write file a.txt {full}\nfree some space" in message
     assert "stash" not in message
     with pytest.raises(AssertionError, match=r"index\.lock"):
         git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
@@ -170,5 +170,5 @@ def test_whoever_commits_all_the_same_is_told_what_that_has_undone(tmp_path: Pat
     git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
     place.start = start_git
     assert isinstance(place.life(), Succeeded)
-    [note] = [one for one in place.notes() if "were before it" in one]
+    [note] = [one for one in place.notes() if "restore these files" in one]
     assert "a.txt" in note
