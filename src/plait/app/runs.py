@@ -334,7 +334,7 @@ def plan_run(
 
     flow = find_flow(path, options or Options(), project)
     loaded = flow.load(lenient=True)
-    with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
+    with TemporaryDirectory(prefix="plait-dry-run-") as folder:
         return plan_program(flow, loaded, MemoryJournal(), folder)
 
 
@@ -351,7 +351,7 @@ def plan_flow_call(
     root = tools.spaces.project or os.getcwd()
     flow = FlowSource(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
     loaded = flow.load(lenient=True)
-    with TemporaryDirectory(prefix="plait-rehearsal-") as folder:
+    with TemporaryDirectory(prefix="plait-dry-run-") as folder:
         return plan_program(flow, loaded, MemoryJournal(), folder)
 
 
