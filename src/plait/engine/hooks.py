@@ -160,7 +160,7 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "directive": ("the directive or agent that runs", ()),
     "model": ("the model that is asked; if no file names one, and behind a step, the one that answered", ()),
     "step": ("the step", ("name", "kind", "title", "attempt")),
-    "item": ("the item in hand", ()),
+    "item": ("the current item", ()),
     "graph": ("the graph", ()),
     "start": ("the node that it begins with", ()),
     "node": ("the node", ()),

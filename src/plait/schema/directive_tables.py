@@ -57,7 +57,7 @@ FORMS: Final = (
             Field(
                 "name",
                 PlainText(),
-                "what people call it; its file name, if nothing is said",
+                "what people call it; its file name by default",
                 is_documentation=True,
             ),
             Field(
@@ -79,7 +79,7 @@ FORMS: Final = (
                 OneOf(
                     (PlainText(), Record("directive_model")), "the name of a model, or a map: model"
                 ),
-                "which model; the one of the provider, if nothing is said",
+                "which model; the one of the provider by default",
             ),
             Field("provider", PlainText(), "whose model"),
             Field(
@@ -90,7 +90,7 @@ FORMS: Final = (
                 OneOf(
                     (Record("permissions"), PATTERNS), "patterns of tool ids, or a map: permissions"
                 ),
-                "the tools that the model may call; none, if nothing is said",
+                "the tools that the model may call; none by default",
                 aliases=("tools",),
             ),
             *AGENT_FIELDS,
@@ -107,7 +107,7 @@ FORMS: Final = (
                 is_documentation=True,
             ),
             Field("category", Data(), "the folder in which it is", is_documentation=True),
-            Field("author", Data(), "who wrote it", is_documentation=True),
+            Field("author", Data(), "its author", is_documentation=True),
             Field("tags", Data(), "words by which it is found", is_documentation=True),
             Field("extends", Refused("write it whole: a directive is one file"), ""),
             Field(

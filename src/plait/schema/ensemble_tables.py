@@ -73,11 +73,11 @@ _MEMBER: Final = (
     Field(
         "provider",
         PlainText(),
-        "whose model; that of the ensemble, if nothing is said",
+        "whose model; that of the ensemble by default",
         aliases=("llm",),
     ),
-    Field("model", PlainText(), "which model; the one of the provider, if nothing is said"),
-    Field("tools", PATTERNS, "patterns of the tools that it may call; none, if nothing is said"),
+    Field("model", PlainText(), "which model; the one of the provider by default"),
+    Field("tools", PATTERNS, "patterns of the tools that it may call; none by default"),
     Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
     Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
     Field(
@@ -87,7 +87,7 @@ _MEMBER: Final = (
     ),
     Field("allow_delegation", Refused("write workflow: hierarchical, and a manager"), ""),
     Field("max_iter", Refused("write limits: {turns: …}"), "", aliases=("max_iterations",)),
-    Field("verbose", NoEffect("plait show has everything that was said"), ""),
+    Field("verbose", NoEffect("plait show prints everything"), ""),
 )
 
 FORMS: Final = (
@@ -101,7 +101,7 @@ FORMS: Final = (
             Field(
                 "name",
                 PlainText(),
-                "what people call it; its file name, if nothing is said",
+                "what people call it; its file name by default",
                 is_documentation=True,
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),
@@ -115,11 +115,11 @@ FORMS: Final = (
             Field(
                 "executor_id",
                 PlainText(),
-                "what runs it; the engine, if nothing is said",
+                "what runs it; the engine by default",
                 is_documentation=True,
             ),
             Field("category", PlainText(), "the folder in which it is", is_documentation=True),
-            Field("author", Data(), "who wrote it", is_documentation=True),
+            Field("author", Data(), "its author", is_documentation=True),
             Field("tags", Data(), "words by which it is found", is_documentation=True),
             Field(
                 "inputs",
@@ -149,7 +149,7 @@ FORMS: Final = (
                 "workflow",
                 Choice(STRATEGIES),
                 "sequential: in the order of the list; parallel: each when its context is done; "
-                "hierarchical: a manager delegates.  If nothing is said: parallel if a task has a "
+                "hierarchical: a manager delegates.  Default: parallel if a task has a "
                 "context, "
                 "else sequential",
                 aliases=("process", "strategy"),
@@ -184,7 +184,7 @@ FORMS: Final = (
             HOOKS_FIELD,
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("phases", Refused("write tasks with a context, or several files"), ""),
-            Field("verbose", NoEffect("plait show has everything that was said"), ""),
+            Field("verbose", NoEffect("plait show prints everything"), ""),
         ),
     ),
     RecordType(
@@ -198,14 +198,14 @@ FORMS: Final = (
         "task",
         "Something to be done: by an agent, or by a tool.  Without either a plain agent does it.",
         (
-            Field("id", TASK_ID, "what contexts and paths call it; its place, if nothing is said"),
+            Field("id", TASK_ID, "what contexts and paths call it; its place by default"),
             Field("name", PlainText(), "what people call it", is_documentation=True),
             Field("description", TemplateText(), "what is to be done; a template", required=True),
             Field("expected_output", TemplateText(), "what is to come of it; a template", ""),
             Field(
                 "agent",
                 OneOf((Record("member"), TASK_ID), "the name of an agent, or a map: agent"),
-                "who does it",
+                "the agent that does it",
             ),
             Field("context", TASK_IDS, "the tasks whose outputs it is given, in this order"),
             Field("tool", PlainText(), "the tool that does it: its id"),
@@ -260,7 +260,7 @@ FORMS: Final = (
                 "return_last",
             ),
             Field(
-                "feedback", Boolean(), "its first task hears what the round before came to", True
+                "feedback", Boolean(), "its first task gets the result of the round before", True
             ),
         ),
     ),
@@ -285,7 +285,7 @@ FORMS: Final = (
             Field(
                 "chunk_size",
                 Integer(2),
-                "so many at a time, level by level; all at once, if nothing is said",
+                "so many at a time, level by level; all at once by default",
             ),
             Field(
                 "target_tokens",
@@ -321,8 +321,8 @@ FORMS: Final = (
             Field(
                 "workers",
                 _ROLES,
-                "to whom it may delegate, by role as it is written, or by name in `agents`; "
-                "all, if nothing is said",
+                "the agents it may delegate to, by role as it is written, or by name in `agents`; "
+                "all by default",
             ),
             Field("required", _ROLES, "those without whose work it is not done, named likewise"),
         ),

@@ -75,7 +75,7 @@ FORMS: Final = (
             Field(
                 "increment",
                 Duration(zero=True),
-                "what linear adds each time; the first pause if nothing is said",
+                "what linear adds each time; the first pause by default",
             ),
             Field("base", Number(1, 100), "what exponential multiplies by", 2),
             Field(
@@ -153,7 +153,7 @@ FORMS: Final = (
                 "max_attempts",
                 Integer(0, 100),
                 "how often the failed step is tried again, each time after the handler; "
-                "if nothing is said: 3 if the handler is an agent, else not at all",
+                "default: 3 if the handler is an agent, else not at all",
                 aliases=("max_retries",),
             ),
             Field(

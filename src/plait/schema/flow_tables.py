@@ -70,7 +70,7 @@ FORMS: Final = (
             Field(
                 "name",
                 PlainText(),
-                "what the flow is called; the file's name if nothing is said",
+                "what the flow is called; the file's name by default",
                 is_documentation=True,
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),

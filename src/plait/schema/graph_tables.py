@@ -79,11 +79,11 @@ _TOOL: Final = (
     Field(
         "executor_id",
         PlainText(),
-        "what runs it; the engine, if nothing is said",
+        "what runs it; the engine by default",
         is_documentation=True,
     ),
     Field("category", PlainText(), "the folder in which it is", is_documentation=True),
-    Field("author", Data(), "who wrote it", is_documentation=True),
+    Field("author", Data(), "its author", is_documentation=True),
     Field("tags", Data(), "words by which it is found", is_documentation=True),
     Field("inputs", PARAMETERS, "what it is given at the start, with types and defaults"),
     Field("config_schema", MapOf(Data()), "the same as JSON Schema: properties, required"),

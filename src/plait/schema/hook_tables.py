@@ -77,7 +77,7 @@ FORMS: Final = (
             Field(
                 "max_retries",
                 Integer(0, MOST_ATTEMPTS),
-                "how often retry is heard for one step",
+                "how often retry counts for one step",
                 MAX_RETRIES,
             ),
             Field("delay", Duration(zero=True), "the pause before a retry", 0),

@@ -84,8 +84,8 @@ FORMS: Final = (
             Field(
                 "id",
                 TemplateText(),
-                "what an item is known by, when a run is resumed: a template; its content if "
-                "nothing is said",
+                "what an item is known by, when a run is resumed: a template; its content "
+                "by default",
             ),
             Field(
                 "timeout", Duration(), "how long one item may take", aliases=("agent_timeout_secs",)
@@ -111,7 +111,7 @@ FORMS: Final = (
             Field(
                 "backend",
                 BACKEND,
-                "where items run; the flow's own setting if nothing is said",
+                "where items run; the flow's own setting by default",
             ),
             Field(
                 "shared",
@@ -179,7 +179,7 @@ FORMS: Final = (
     RecordType(
         "input",
         "input",
-        "Where items come from, said explicitly.  It has exactly one of the first four.",
+        "Where items come from, written out.  It has exactly one of the first four.",
         (
             Field("file", TemplateText(), "a file below the project"),
             Field("glob", TemplateText(), "a pattern for files: `src/**/*.py`"),
@@ -188,8 +188,7 @@ FORMS: Final = (
             Field(
                 "format",
                 Choice(FORMATS),
-                "how the file or output is read; by its name and first character if nothing is "
-                "said",
+                "how the file or output is read; by default by its name and first character",
             ),
         ),
         one_of=("file", "glob", "command", "items"),
@@ -229,7 +228,7 @@ FORMS: Final = (
                 "retry_config",
                 Record("retry"),
                 "how often a failed item is tried, all its steps again; "
-                "three times if only on_item_failure: retry is said",
+                "three times if only on_item_failure: retry is set",
                 aliases=("retry",),
             ),
         ),

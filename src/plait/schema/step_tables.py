@@ -210,7 +210,7 @@ FORMS: Final = (
             Field(
                 "strict",
                 Boolean(),
-                "a missing name is an error; the flow's own setting if nothing is said",
+                "a missing name is an error; the flow's own setting by default",
             ),
             Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
             Field(
@@ -259,7 +259,7 @@ FORMS: Final = (
         "What is captured, one by one.",
         (
             Field("stdout", Boolean(), "the output is part of the value", True),
-            Field("stderr", Boolean(), "what it said on stderr is part of the value", False),
+            Field("stderr", Boolean(), "what it printed on stderr is part of the value", False),
             Field("exit_code", Boolean(), "`name.exit_code` is known", True),
             Field("success", Boolean(), "`name.success` is known", True),
             Field("duration", Boolean(), "`name.duration` is known", True),
@@ -305,7 +305,7 @@ FORMS: Final = (
     RecordType(
         "loop",
         "loop",
-        "What `foreach` goes through, said explicitly.",
+        "What `foreach` goes through, written out.",
         (
             Field(
                 "items",
@@ -347,7 +347,7 @@ FORMS: Final = (
             Field(
                 "options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"
             ),
-            Field("tools", PATTERNS, "the tools that the model may call; none, if nothing is said"),
+            Field("tools", PATTERNS, "the tools that the model may call; none by default"),
             Field(
                 "once",
                 PATTERNS,
@@ -389,7 +389,7 @@ FORMS: Final = (
                 OneOf(
                     (Integer(100, 599), ListOf(Integer(100, 599))), "a status, or a list of them"
                 ),
-                "the answers that count as success; 2xx if nothing is said",
+                "the answers that count as success; 2xx by default",
                 aliases=("expect_status",),
             ),
         ),

@@ -70,7 +70,7 @@ SHORT_OF_ITEM: Final = frozenset({"index", "total"})
 """The same, unless the author declares the name."""
 
 NAMES: Final = (
-    BuiltinName("item", ("map",), "the item in hand, whatever the input holds"),
+    BuiltinName("item", ("map",), "the current item, whatever the input holds"),
     BuiltinName("item_index", ("map",), "its place among all items, from 0"),
     BuiltinName("item_total", ("map",), "how many items there are"),
     BuiltinName("item_id", ("map",), "what it is called in the paths of a run", offered=False),
