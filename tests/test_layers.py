@@ -245,7 +245,7 @@ GOOD = [
     ("core/values.py",               "from plait.core.errors import PlaitError"),
     ("core/documents/files.py",      "import os, pathlib, time\nfrom plait.core.errors import InputError"),
     ("tools/call.py",                "from plait.tools import chain\nfrom plait.scope import Scope"),
-    ("adapters/store/journal.py",    "from plait.engine.journal import Journal\nfrom plait.lang import kinds"),
+    ("adapters/store/journal.py",    "from plait.engine.journal import Journal\nfrom plait.lang import languages"),
     ("adapters/git/git.py",          "from plait.adapters.process import process"),
     ("app/services.py",              "from plait.adapters import store, git\nfrom plait import __version__"),
     ("cli/__init__.py",              "import plait\nfrom plait import app, views, __version__"),

@@ -11,7 +11,7 @@ from model.flow import places
 from model.making import edited, made
 from model.verdict import DEAD, Memory, Moment, broken_rules
 from model.world import Death, Life, Record, World
-from plait.engine.dry_run import PlannedStep
+from plait.engine.plan_log import PlannedStep
 
 MOVES = 4
 LATEST = 60

@@ -26,7 +26,7 @@ from plait.adapters.store.writer import Writer
 from plait.app.runs import FlowResult, plan_resume, resume_flow, retry_flow, run_flow
 from plait.cli import runs, show
 from plait.core.errors import InputError
-from plait.engine.dry_run import PlannedStep
+from plait.engine.plan_log import PlannedStep
 
 ONCE = "may run only once, was begun, and its end is not known"
 

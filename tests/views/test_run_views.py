@@ -30,7 +30,6 @@ from plait.cli.run import parse_inputs, run_with_view, stopping_by_signal, view_
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.dry_run import PlannedStep
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import (
     Event,
@@ -47,6 +46,7 @@ from plait.engine.events import (
 )
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
+from plait.engine.plan_log import PlannedStep
 from plait.views.format import clean_block, clock, json_line, one_line, speed
 from plait.views.frame import frame
 from plait.views.json_view import JsonView

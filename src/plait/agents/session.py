@@ -57,7 +57,7 @@ from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 if TYPE_CHECKING:
     from plait.agents.turns import Consent, SessionTool
     from plait.engine.context import RunContext
-    from plait.engine.dry_run import PlanLog
+    from plait.engine.plan_log import PlanLog
 
 
 MOST_AT_ONCE: Final = 4

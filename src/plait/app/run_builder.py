@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
     from plait.app.flow_source import FlowSource
     from plait.engine.context import RunContext
-    from plait.engine.dry_run import PlannedStep
     from plait.engine.journal import Journal
+    from plait.engine.plan_log import PlannedStep
     from plait.lang.loaded import LoadedFlow
     from plait.program.worktrees.ports import Worktrees
     from plait.tools.trust.decisions import AskTrust
@@ -60,7 +60,7 @@ def execute_run(
 ) -> FlowResult:
     """Perform a loaded flow as one attempt of a run; `notes`: what to report with it."""
     with map_machine_errors(run=None if isinstance(opened, TemporaryRun) else opened.id):
-        run = build_run(
+        run = build_run_context(
             flow,
             loaded,
             opened.journal,
@@ -178,7 +178,7 @@ def _first_context(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSourc
     from plait.app.toolbox import command_output
 
     env = {**os.environ, **loaded.process_env()}
-    may_change = None if run.plan is None else run.plan.is_acting
+    may_change = None if run.plan is None else run.plan.has_planned_step
     return StepContext(
         run,
         "",
@@ -215,7 +215,7 @@ def _counts(loaded: LoadedFlow, run: RunContext) -> dict[str, Json]:
     return {name: count for name, count in value.items() if name != "isolation"}
 
 
-def build_run(
+def build_run_context(
     flow: FlowSource,
     loaded: LoadedFlow,
     journal: Journal,
@@ -229,14 +229,14 @@ def build_run(
     retried: RetriedItems = NOT_RETRIED,
     is_dry: bool = False,
 ) -> RunContext:
-    """Build the run context: the one place where it is put together."""
+    """Build the context of a run in this process; `app/remote/jobs.py` does so on a worker."""
     from plait.adapters.local import make_backend
     from plait.app.hooks import build_hooks
     from plait.app.services import local_services
     from plait.engine.backend import SERIAL
     from plait.engine.context import RunContext, Secrets
-    from plait.engine.dry_run import PlanLog
     from plait.engine.event_bus import EventBus
+    from plait.engine.plan_log import PlanLog
     from plait.engine.replay import Replay
 
     secrets = Secrets(loaded.secret_texts())
@@ -380,7 +380,7 @@ def plan_program(
 ) -> list[PlannedStep]:
 
     require_tools(flow, loaded, None, running=False)
-    run = build_run(
+    run = build_run_context(
         flow,
         loaded,
         journal,

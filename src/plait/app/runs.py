@@ -36,8 +36,8 @@ from plait.core.values import Json
 if TYPE_CHECKING:
     from plait.adapters.git import Leftover
     from plait.adapters.store import Runs, RunSummary
-    from plait.engine.dry_run import PlannedStep
     from plait.engine.events import EventRecord
+    from plait.engine.plan_log import PlannedStep
     from plait.lang.loaded import LoadedFlow
     from plait.program.program import FilledDirective
 

@@ -1,8 +1,9 @@
 """`plait run`: run a flow and show it.  `resume` and `retry` use the same functions.
 
-On a terminal it draws frames, elsewhere it prints lines, with `--json` events.  The first SIGINT,
-SIGTERM or SIGHUP lets running steps end and records them, the second ends them at once, the third
-ends Plait.  The exit code of a stopped run is 128 plus the signal.
+On a terminal it draws frames, elsewhere it prints lines, with `--json` events.  After
+the first SIGINT, SIGTERM or SIGHUP no step starts, and running processes get SIGTERM and some
+seconds to end; what they had not finished is not recorded.  The second signal ends them at once,
+the third ends Plait.  The exit code of a stopped run is 128 plus the signal.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from plait.core.masking import Masker
     from plait.core.values import Json
-    from plait.engine.dry_run import PlanLog
     from plait.engine.perform import StepContext
+    from plait.engine.plan_log import PlanLog
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def new_run_context(
     call_tool: CallTool = _no_tools,
     random: Random | None = None,
 ) -> RunContext:
-    """Return a context with a default for every part that is not given."""
+    """Return a context with a default for every part that is not given: for workers and tests."""
     replay = replay or Replay(id, journal)
     secrets = secrets or Secrets()
     events = events or EventBus(journal, mask=secrets.mask, plan=plan)

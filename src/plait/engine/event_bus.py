@@ -29,8 +29,8 @@ from plait.engine.outcome import Interrupted
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
-    from plait.engine.dry_run import PlanLog
     from plait.engine.journal import Journal
+    from plait.engine.plan_log import PlanLog
 
 
 SYNC_PAUSE: Final = 0.02

@@ -1,4 +1,9 @@
-"""The kinds of steps and of failures: one table each."""
+"""What is special about kinds of steps and of failures: one table each.
+
+A new kind of step needs a row here only if it differs from the defaults.  It goes to: its action in
+`program/actions/`, its field in `ACTION_FIELDS` (`schema/shared.py`) and `schema/step_tables.py`, and
+a case in `build_action` (`lang/workflow/actions.py`).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +53,7 @@ _ROWS: Final = (
     StepKind("agent",      asks_model=True),
 )  # fmt: skip
 STEP_KINDS: Final = {row.name: row for row in _ROWS}
-"""The kinds that differ from the defaults; authors write all other kinds as steps."""
+"""The kinds that differ from the defaults."""
 
 
 def step_kind(name: str) -> StepKind:

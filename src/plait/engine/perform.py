@@ -2,7 +2,8 @@
 
 `perform` is the only way to run a step.  It replays, retries, keeps time, turns exceptions into
 outcomes and records them.  Steps have no code for resume: a resumed run performs the whole flow
-again, and `perform` replays what is recorded.  `act` is the only caller of `run` and `execute`.
+again, and `perform` replays what is recorded.  Nothing outside of this module calls the `run` or
+`execute` of a step, and nothing here calls `execute` in a dry run (see `act`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from plait.core.values import Json
-    from plait.engine.dry_run import PlanLog
     from plait.engine.perform import StepContext
+    from plait.engine.plan_log import PlanLog
 
 
 RETRIABLE_KINDS = tuple(failure_kinds("retriable"))

@@ -20,7 +20,7 @@ from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import check_template, overlap
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import MARKDOWN, FlowText
-from plait.lang.kinds import KIND_HELP, LANGUAGES, language_by_shape, likely_language
+from plait.lang.languages import KIND_HELP, LANGUAGES, language_by_shape, likely_language
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose_alone
 from plait.tools.headers import says_anything

@@ -44,7 +44,9 @@ def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
 
 def step_title(fields: Fields, kind: str) -> str:
     """The first line of its action, cut."""
-    node = next((node for name in format.COMMANDS if (node := fields.get(name)) is not None), None)
+    node = next(
+        (node for name in format.ACTION_FIELDS if (node := fields.get(name)) is not None), None
+    )
     written = (
         next((leaf.source.text for leaf in to_template(node).leaves()), "")
         if node is not None
@@ -92,7 +94,7 @@ _OF_ONE_COMMAND: Final = frozenset({
 
 def _command(fields: Fields, key: nodes.Scalar) -> str | None:
     field = format.fields_by_spelling(fields.form).get(str(key.value))
-    return field.name if field is not None and field.name in format.COMMANDS else None
+    return field.name if field is not None and field.name in format.ACTION_FIELDS else None
 
 
 def _rename_entry(

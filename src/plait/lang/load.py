@@ -7,13 +7,13 @@ from functools import lru_cache
 
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.lang.flow_text import FlowText, Kind
-from plait.lang.kinds import LANGUAGES, detect_language
+from plait.lang.languages import LANGUAGES, detect_language
 from plait.lang.loaded import LoadedFlow, LoadOptions
 from plait.lang.parameters import parameters_schema
 
 if TYPE_CHECKING:
     from plait.core.values import Json
-    from plait.lang.kinds import FlowFile
+    from plait.lang.languages import FlowFile
 
 KEPT_TOOLS: Final = 64
 """Flows that are called as tools are read once; at most this many stay in memory."""

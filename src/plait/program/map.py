@@ -31,7 +31,7 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.paths import is_item
-from plait.engine.perform import StepContext, act, perform
+from plait.engine.perform import StepContext, act, perform_new
 from plait.engine.replay import items_selected_at
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Composite, Policy, Retry, Step
 from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
@@ -353,7 +353,7 @@ class _MapProgress:
             return self.worktrees.perform(item, ctx, partial(self._count, work))
         known = ctx.run.replay.find(item, ctx)
         if known is None:
-            return perform(item, ctx)
+            return perform_new(item, ctx)
         self._replayed.add(work.order)
         return known
 

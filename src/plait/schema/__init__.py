@@ -14,26 +14,7 @@ No field is ignored silently.
 
 from __future__ import annotations
 
-from plait.schema.fields import (
-    Fields,
-    fingerprint_data,
-    keep_number_text,
-    text_template,
-    to_template,
-)
-from plait.schema.forms import (
-    DIRECTIVE,
-    ENSEMBLE,
-    FILES,
-    FLOW,
-    GRAPH,
-    PROVIDER,
-    all_forms,
-    fields_by_spelling,
-    record_type,
-    record_types_in,
-)
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     WARNED,
     AgentCommand,
     Boolean,
@@ -59,10 +40,29 @@ from plait.schema.kinds import (
     TemplateText,
     TemplateTree,
 )
+from plait.schema.fields import (
+    Fields,
+    fingerprint_data,
+    keep_number_text,
+    text_template,
+    to_template,
+)
+from plait.schema.forms import (
+    DIRECTIVE,
+    ENSEMBLE,
+    FILES,
+    FLOW,
+    GRAPH,
+    PROVIDER,
+    all_forms,
+    fields_by_spelling,
+    record_type,
+    record_types_in,
+)
 from plait.schema.shared import (
+    ACTION_FIELDS,
     ALLOWED,
     AT_ODDS,
-    COMMANDS,
     ENV,
     IDENTIFIER,
     MOST_ATTEMPTS,
@@ -86,7 +86,7 @@ from plait.schema.validate import (
 __all__ = [
     "ALLOWED",
     "AT_ODDS",
-    "COMMANDS",
+    "ACTION_FIELDS",
     "DIRECTIVE",
     "ENSEMBLE",
     "ENV",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from plait.core.hints import Final
-from plait.schema.hook_tables import HOOKS_FIELD
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Data,
     Field,
     Integer,
@@ -20,6 +19,7 @@ from plait.schema.kinds import (
     TemplateText,
     TemplateTree,
 )
+from plait.schema.hook_tables import HOOKS_FIELD
 from plait.schema.shared import PARAMETERS
 
 MOST_TURNS: Final = 50

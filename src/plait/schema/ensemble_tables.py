@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.schema.directive_tables import MOST_RETRIES, MOST_TURNS, PATTERNS
-from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Boolean,
     Choice,
     Condition,
@@ -26,6 +25,7 @@ from plait.schema.kinds import (
     Refused,
     TemplateText,
 )
+from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.shared import (
     MOST_ATTEMPTS,
     NAME,

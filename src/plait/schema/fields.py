@@ -12,8 +12,8 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json, text
+from plait.schema.field_types import Data, Duration, Field, Integer, Kind, ListOf, MapOf, Record
 from plait.schema.forms import describe, fields_by_spelling
-from plait.schema.kinds import Data, Duration, Field, Integer, Kind, ListOf, MapOf, Record
 from plait.schema.validate import (
     has_placeholders,
     is_number,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from plait.core.hints import Final
-from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Boolean,
     Choice,
     Data,
@@ -22,6 +21,7 @@ from plait.schema.kinds import (
     Refused,
     TemplateTree,
 )
+from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.shared import (
     ALLOWED,
     AT_ODDS,

@@ -7,8 +7,8 @@ from functools import cache
 from importlib import import_module
 
 from plait.core.hints import Final
+from plait.schema.field_types import Field, Kind, ListOf, MapOf, OneOf, Record, RecordType
 from plait.schema.hook_tables import HOOKS_FILE
-from plait.schema.kinds import Field, Kind, ListOf, MapOf, OneOf, Record, RecordType
 from plait.schema.shared import STEP
 
 TABLES: Final = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from plait.core.hints import Final
 from plait.core.records import replace
-from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Boolean,
     Choice,
     Condition,
@@ -28,6 +27,7 @@ from plait.schema.kinds import (
     TemplateText,
     TemplateTree,
 )
+from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
 from plait.schema.shared import NAME, ON_EMPTY_FIELD, PARALLEL, PARAMETERS, TIMEOUT_MEANING, TRIES
 
 NODE_NAME: Final = PlainText("a name: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from plait.core.hints import Final
 from plait.core.values import Json
-from plait.schema.forms import FILES, record_types_in
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     AgentCommand,
     Boolean,
     Choice,
@@ -32,6 +31,7 @@ from plait.schema.kinds import (
     TemplateText,
     TemplateTree,
 )
+from plait.schema.forms import FILES, record_types_in
 from plait.schema.validate import DURATION, LONGEST, SECONDS
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.core.hints import Final
 from plait.core.records import replace
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Boolean,
     Choice,
     Duration,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.hints import Final
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Boolean,
     Choice,
     Duration,

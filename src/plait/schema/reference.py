@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plait.core.values import Json, json_text
+from plait.schema.field_types import Field, Kind, NoEffect, RecordType, Refused
 from plait.schema.forms import FLOW, describe, record_types_in
-from plait.schema.kinds import Field, Kind, NoEffect, RecordType, Refused
 
 
 def render_reference(kind: Kind = FLOW) -> str:

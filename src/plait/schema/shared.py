@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.core.hints import Final
 from plait.engine.backend import BACKENDS, MOST_PARALLEL
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     AgentCommand,
     Boolean,
     Choice,
@@ -35,7 +35,7 @@ VALUE: Final = OneOf(
     (TemplateText(), Number(-1e308), Boolean()), "text, a number, or true or false"
 )
 ENV: Final = MapOf(VALUE, NAME)
-COMMANDS: Final = (
+ACTION_FIELDS: Final = (
     "shell", "tool", "agent", "claude", "prompt", "http", "foreach", "write_file", "use", "workflow", "test",
 )  # fmt: skip
 STEP: Final = OneOf((Record("step"), AgentCommand()), "a step")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.schema.directive_tables import AGENT_FIELDS, PATTERNS
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     Boolean,
     Choice,
     Condition,

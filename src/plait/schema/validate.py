@@ -11,8 +11,7 @@ from plait.core.errors import Problem, closest_name, format_names, with_article
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.schema.forms import FLOW, describe, fields_by_spelling, record_type
-from plait.schema.kinds import (
+from plait.schema.field_types import (
     AgentCommand,
     Boolean,
     Choice,
@@ -37,6 +36,7 @@ from plait.schema.kinds import (
     TemplateText,
     TemplateTree,
 )
+from plait.schema.forms import FLOW, describe, fields_by_spelling, record_type
 from plait.schema.shared import STEP
 from plait.template import nodes
 from plait.template.template import compile_template

@@ -11,7 +11,7 @@ from plait.views.terminal import paint_for
 
 if TYPE_CHECKING:
     from plait.core.values import Json
-    from plait.engine.dry_run import PlannedStep
+    from plait.engine.plan_log import PlannedStep
 
 
 def show_plan(plan: Iterable[PlannedStep], *, as_json: bool) -> int:

@@ -19,7 +19,7 @@ from plait.core.values import Json
 from plait.engine.events import RunEnded
 from plait.engine.outcome import Succeeded
 from plait.lang.flow_text import FlowText
-from plait.lang.kinds import detect_language
+from plait.lang.languages import detect_language
 from plait.program.tasks.model import PLAIN_AGENT
 from plait.program.tasks.text import system_text
 from plait.schema import ENSEMBLE

@@ -322,7 +322,7 @@ DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
 COMMAND_KEYS: Final = tuple(
     spelling
     for field in format.record_type("step").fields
-    if field.name in (*format.COMMANDS, "validate")
+    if field.name in (*format.ACTION_FIELDS, "validate")
     for spelling in field.spellings
 )
 """A step has one of these keys; a list of such maps is a workflow."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def build_action(
     builder: Compilation, fields: Fields, place: CompileContext, strict: bool
 ) -> tuple[str, Action | None]:
-    command = next((name for name in format.COMMANDS if fields.has(name)), None)
+    command = next((name for name in format.ACTION_FIELDS if fields.has(name)), None)
     match command:
         case "shell":
             return "shell", _shell(

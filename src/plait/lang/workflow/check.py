@@ -249,7 +249,9 @@ def _prints(step: nodes.Node) -> bool:
 
 
 _COMMANDS: Final = [
-    name for one in format.COMMANDS for name in format.fields_by_spelling("step")[one].spellings
+    name
+    for one in format.ACTION_FIELDS
+    for name in format.fields_by_spelling("step")[one].spellings
 ]
 
 

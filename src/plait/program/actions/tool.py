@@ -29,7 +29,7 @@ from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, ToolChecks, Tools, t
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.engine.dry_run import PlanLog
+    from plait.engine.plan_log import PlanLog
     from plait.scope import Scope
     from plait.template.sinks import Values
     from plait.tools.call import ToolResult

@@ -32,7 +32,7 @@ from plait.template.sinks import render_text
 from plait.template.template import Leaf, Template
 
 if TYPE_CHECKING:
-    from plait.engine.dry_run import PlanLog
+    from plait.engine.plan_log import PlanLog
     from plait.scope import Scope
 
 FileFormat: TypeAlias = Literal["text", "json", "yaml"]

@@ -315,7 +315,7 @@ def next_node(
 
     `edge` is its number, if several edges lead to the same node.
     """
-    number = _first_open(node, names, assigned)
+    number = _first_matching_edge(node, names, assigned)
     if number is None:
         return {}
     to = node.edges[number].to
@@ -323,7 +323,7 @@ def next_node(
     return {"next": to, "edge": number + 1} if alike else {"next": to}
 
 
-def _first_open(
+def _first_matching_edge(
     node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None
 ) -> int | None:
     seen: NodeScope | None = None

@@ -42,7 +42,7 @@ from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.core.source import Source
-    from plait.engine.dry_run import PlanLog
+    from plait.engine.plan_log import PlanLog
 
     pass
 

@@ -36,7 +36,7 @@ from plait.template.shell.script import bind_shell
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.engine.dry_run import PlanLog
+    from plait.engine.plan_log import PlanLog
 
 COMMAND_TIMEOUT: Final = 300.0
 """The timeout, in seconds, of a command that prints the items of a map."""
@@ -160,11 +160,11 @@ class FindItems:
         try:
             found = [[key, item] for key, item in islice(self._items_with_keys(ctx), MOST_PLANNED)]
         except InputError as error:
-            if not plan.is_acting():
+            if not plan.has_planned_step():
                 raise  # no planned step could still create them
             plan.add(ctx, "items", f"not known yet: {run.secrets.mask(error.what)}")
             return NOT_KNOWN
-        if not found and plan.is_acting():
+        if not found and plan.has_planned_step():
             plan.add(ctx, "items", "not known yet: there are none so far")
             return NOT_KNOWN
         check_not_empty(len(found), self.on_empty, ctx, "the map", self._why_empty())

@@ -61,8 +61,8 @@ from plait.program.tasks.task import (
 from plait.program.tasks.text import system_text
 
 if TYPE_CHECKING:
-    from plait.engine.dry_run import PlanLog
     from plait.engine.journal import Journal
+    from plait.engine.plan_log import PlanLog
 
 MANAGER: Final = "manager"
 DELEGATE: Final = "delegate"

@@ -34,7 +34,7 @@ from plait.scope import Scope
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.engine.dry_run import PlanLog
+    from plait.engine.plan_log import PlanLog
 
 UNUSED: Final = TokenUsage(calls=0)
 TASK_FACTS: Final = ("description", "expected_output", "feedback", "iteration")

@@ -20,9 +20,9 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import json_text
 from plait.engine.events import StepFinished
 from plait.engine.outcome import Failed, Outcome, Succeeded
-from plait.lang.kinds import language_by_shape
+from plait.lang.languages import language_by_shape
 from plait.program.graph.walk import node_name
-from plait.schema import COMMANDS
+from plait.schema import ACTION_FIELDS
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
@@ -176,7 +176,7 @@ def _in_a_row(title: str, boxes: Sequence[DiagramNode]) -> Diagram:
 
 def _step(at: int, node: nodes.Node) -> DiagramNode:
     name = _word(node, "id") or str(at)
-    kind = next((key for key in COMMANDS if _has(node, key)), "step")
+    kind = next((key for key in ACTION_FIELDS if _has(node, key)), "step")
     title = (
         _word(node, "name")
         or _word(node, kind)

@@ -88,7 +88,7 @@ class PlanLog:
             replace(one, shown=f"if {condition}: {one.shown}") for one in self.steps[since:]
         ]
 
-    def is_acting(self) -> bool:
+    def has_planned_step(self) -> bool:
         """Would a run have performed a step by now?  The step may have written files."""
         return any(not one.remembered and not one.skipped for one in self.steps)
 
