@@ -272,7 +272,7 @@ def test_the_schema_refuses_bad_files(schema: Any) -> None:
 def test_editors_are_told_what_a_field_means_and_its_default() -> None:
     timeout = json_schema()["$defs"]["step"]["properties"]["timeout"]
     attempts = json_schema()["$defs"]["retry"]["properties"]["attempts"]
-    assert timeout["description"] == "how long it may take; what still runs then is ended"
+    assert timeout["description"] == "how long it may take; then it is stopped"
     assert attempts["default"] == 3
 
 

@@ -36,12 +36,12 @@ AGENT_FIELDS: Final = (
     Field(
         "limits",
         Record("limits"),
-        f"what it may use up; without a word about turns there are at most {MOST_TURNS}",
+        f"its limits; `turns` defaults to {MOST_TURNS}",
     ),
     Field(
         "max_output_retries",
         Integer(0, MOST_RETRIES),
-        "how often the model may correct an answer that does not fit",
+        "how often the model may correct a response that does not match the schema",
         2,
     ),
 )
@@ -50,40 +50,39 @@ FORMS: Final = (
     RecordType(
         "directive",
         "directive",
-        "What stands between the lines `---` at the top of a directive.  Below it is the prompt, "
-        "in which "
-        "`{input:name}` stands for an input.",
+        "The head of a directive, between two lines `---`.  The prompt follows it, with "
+        "`{input:name}` for an input.",
         (
             Field(
                 "name",
                 PlainText(),
-                "what people call it; its file name by default",
+                "its name for people; the file name by default",
                 is_documentation=True,
             ),
             Field(
                 "description",
                 PlainText(),
-                "what it is for: agents that may call it read this",
+                "what it does; agents that may call it read this",
                 is_documentation=True,
             ),
             Field(
                 "inputs",
                 PARAMETERS,
-                "what it is given, with types and defaults",
+                "its inputs, with types and defaults",
                 aliases=("parameters",),
             ),
-            Field("outputs", PARAMETERS, "what it gives: the model has to answer with these"),
-            Field("system", TemplateText(), "what comes before the prompt"),
+            Field("outputs", PARAMETERS, "its outputs, which the model must return"),
+            Field("system", TemplateText(), "the system prompt"),
             Field(
                 "model",
                 OneOf(
                     (PlainText(), Record("directive_model")), "the name of a model, or a map: model"
                 ),
-                "which model; the one of the provider by default",
+                "which model; the provider's default model by default",
             ),
             Field("provider", PlainText(), "whose model"),
             Field(
-                "options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"
+                "options", MapOf(Data()), "further options of the provider: temperature, max_tokens"
             ),
             Field(
                 "permissions",
@@ -98,7 +97,7 @@ FORMS: Final = (
             Field(
                 "actions",
                 ListOf(MapOf(TemplateTree())),
-                "calls for the reader of the directive: they are filled and listed, and not made",
+                "calls that are filled and listed for the reader, but not made",
             ),
             Field(
                 "version",
@@ -106,12 +105,12 @@ FORMS: Final = (
                 "its version",
                 is_documentation=True,
             ),
-            Field("category", Data(), "the folder in which it is", is_documentation=True),
-            Field("author", Data(), "its author", is_documentation=True),
-            Field("tags", Data(), "words by which it is found", is_documentation=True),
+            Field("category", Data(), "its folder", is_documentation=True),
+            Field("author", Data(), "who wrote it", is_documentation=True),
+            Field("tags", Data(), "words to find it by", is_documentation=True),
             Field("extends", Refused("write it whole: a directive is one file"), ""),
             Field(
-                "context", Refused("write into system or the prompt what the model is to know"), ""
+                "context", Refused("write what the model should know into system or the prompt"), ""
             ),
             Field("acknowledge", NoEffect("a risk is taken by a permission"), ""),
         ),
@@ -125,7 +124,7 @@ FORMS: Final = (
             Field(
                 "tier",
                 PlainText(),
-                "one of the tiers of the provider: fast, strong; an id wins over it",
+                "a tier of the provider, such as fast or strong; `id` has priority",
             ),
             Field("provider", PlainText(), "whose model"),
             Field(
@@ -136,7 +135,7 @@ FORMS: Final = (
     RecordType(
         "permissions",
         "permissions",
-        "The tools that a model may call.  What no pattern names is refused.",
+        "The tools that a model may call.  A tool that matches no pattern is refused.",
         (
             Field(
                 "tools",
@@ -147,7 +146,7 @@ FORMS: Final = (
             Field(
                 "once",
                 PATTERNS,
-                "those that are rather asked about than called twice, after a kill",
+                "those for which Plait asks before it calls them a second time after a crash",
             ),
         ),
     ),

@@ -62,7 +62,7 @@ _MAP: Final = OneOf(
 )
 
 _MEMBER: Final = (
-    Field("goal", TemplateText(), "what it wants to reach; a template", ""),
+    Field("goal", TemplateText(), "its goal; a template", ""),
     Field(
         "background",
         TemplateText(),
@@ -73,35 +73,38 @@ _MEMBER: Final = (
     Field(
         "provider",
         PlainText(),
-        "whose model; that of the ensemble by default",
+        "whose model; the ensemble's provider by default",
         aliases=("llm",),
     ),
-    Field("model", PlainText(), "which model; the one of the provider by default"),
+    Field("model", PlainText(), "which model; the provider's default model by default"),
     Field("tools", PATTERNS, "patterns of the tools that it may call; none by default"),
-    Field("once", PATTERNS, "those that are rather asked about than called twice, after a kill"),
-    Field("options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"),
+    Field(
+        "once",
+        PATTERNS,
+        "those for which Plait asks before it calls them a second time after a crash",
+    ),
+    Field("options", MapOf(Data()), "further options of the provider: temperature, max_tokens"),
     Field(
         "limits",
         Record("limits"),
-        f"what it may use up; without a word about turns there are at most {MOST_TURNS}",
+        f"its limits; `turns` defaults to {MOST_TURNS}",
     ),
     Field("allow_delegation", Refused("write workflow: hierarchical, and a manager"), ""),
     Field("max_iter", Refused("write limits: {turns: …}"), "", aliases=("max_iterations",)),
-    Field("verbose", NoEffect("plait show prints everything"), ""),
+    Field("verbose", NoEffect("plait show lists every turn"), ""),
 )
 
 FORMS: Final = (
     RecordType(
         "ensemble",
         "ensemble",
-        "A file that is an ensemble: tasks, and the agents or tools that do them.  Texts of tasks "
-        "and agents "
-        "are filled with the inputs (`{topic}`) before anything runs.",
+        "An ensemble file: tasks, and the agents or tools that do them.  The inputs (`{topic}`) "
+        "are filled into the texts of tasks and agents before anything runs.",
         (
             Field(
                 "name",
                 PlainText(),
-                "what people call it; its file name by default",
+                "its name for people; the file name by default",
                 is_documentation=True,
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),
@@ -118,23 +121,19 @@ FORMS: Final = (
                 "what runs it; the engine by default",
                 is_documentation=True,
             ),
-            Field("category", PlainText(), "the folder in which it is", is_documentation=True),
-            Field("author", Data(), "its author", is_documentation=True),
-            Field("tags", Data(), "words by which it is found", is_documentation=True),
+            Field("category", PlainText(), "its folder", is_documentation=True),
+            Field("author", Data(), "who wrote it", is_documentation=True),
+            Field("tags", Data(), "words to find it by", is_documentation=True),
             Field(
                 "inputs",
                 PARAMETERS,
-                "what it is given, with types and defaults",
+                "its inputs, with types and defaults",
                 aliases=("parameters",),
             ),
             Field(
-                "outputs", Data(), "what it gives, for people and for chains", is_documentation=True
+                "outputs", Data(), "its outputs, for people and for chains", is_documentation=True
             ),
-            Field(
-                "secrets",
-                _NAMES,
-                "names of inputs whose values are never shown, not even to models",
-            ),
+            Field("secrets", _NAMES, "names of inputs whose values are masked, also for models"),
             Field("agents", MapOf(Record("member"), TASK_ID), "the agents by name"),
             Field(
                 "tasks",
@@ -142,98 +141,94 @@ FORMS: Final = (
                     (MapOf(Record("task"), TASK_ID), ListOf(Record("task"))),
                     "a list of tasks, or a map by id",
                 ),
-                "what is to be done",
+                "the tasks",
                 required=True,
             ),
             Field(
                 "workflow",
                 Choice(STRATEGIES),
                 "sequential: in the order of the list; parallel: each when its context is done; "
-                "hierarchical: a manager delegates.  Default: parallel if a task has a "
-                "context, "
-                "else sequential",
+                "hierarchical: a manager delegates.  Default: parallel if a task has a context, else "
+                "sequential",
                 aliases=("process", "strategy"),
             ),
             Field(
                 "manager",
                 Record("manager"),
-                "of hierarchical: the agent that delegates, and how much",
+                "for hierarchical: the agent that delegates, and its limits",
             ),
             Field(
                 "loops",
                 ListOf(Record("ensemble_loop")),
-                "tasks that are done again until something holds",
+                "tasks that are repeated until a condition holds",
             ),
-            Field("map", _MAP, "a task that is done for each of some items"),
+            Field("map", _MAP, "a task that is done for each item"),
             Field(
                 "on_error",
                 Choice(ON_ERROR),
-                "fail_fast: begin nothing more when a task has failed; "
-                "continue_on_error: skip only what needs it",
+                "fail_fast: start nothing more after a task has failed; "
+                "continue_on_error: skip only the tasks that need it",
                 "fail_fast",
             ),
-            Field("max_parallel", PARALLEL, "so many tasks at a time", 4),
+            Field("max_parallel", PARALLEL, "how many tasks run at a time", 4),
             Field(
                 "provider",
                 PlainText(),
-                "whose model answers, if an agent does not say",
+                "whose model, for agents without their own setting",
                 aliases=("llm",),
             ),
-            Field("model", PlainText(), "which model, if an agent does not say"),
+            Field("model", PlainText(), "which model, for agents without their own setting"),
             LIMITS_FIELD,
             HOOKS_FIELD,
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("phases", Refused("write tasks with a context, or several files"), ""),
-            Field("verbose", NoEffect("plait show prints everything"), ""),
+            Field("verbose", NoEffect("plait show lists every turn"), ""),
         ),
     ),
     RecordType(
         "member",
         "agent",
         "A model in a role.",
-        (Field("role", TemplateText(), "what the agent is; a template", required=True), *_MEMBER),
+        (Field("role", TemplateText(), "its role; a template", required=True), *_MEMBER),
     ),
     RecordType(
         "task",
         "task",
-        "Something to be done: by an agent, or by a tool.  Without either a plain agent does it.",
+        "A task for an agent or a tool.  If it names neither, an agent without a role does it.",
         (
-            Field("id", TASK_ID, "what contexts and paths call it; its place by default"),
-            Field("name", PlainText(), "what people call it", is_documentation=True),
-            Field("description", TemplateText(), "what is to be done; a template", required=True),
-            Field("expected_output", TemplateText(), "what is to come of it; a template", ""),
+            Field("id", TASK_ID, "its name in contexts and paths; its place by default"),
+            Field("name", PlainText(), "its name for people", is_documentation=True),
+            Field("description", TemplateText(), "what to do; a template", required=True),
+            Field("expected_output", TemplateText(), "the result that is expected; a template", ""),
             Field(
                 "agent",
                 OneOf((Record("member"), TASK_ID), "the name of an agent, or a map: agent"),
                 "the agent that does it",
             ),
-            Field("context", TASK_IDS, "the tasks whose outputs it is given, in this order"),
+            Field("context", TASK_IDS, "the tasks whose outputs it gets, in this order"),
             Field("tool", PlainText(), "the tool that does it: its id"),
             Field(
                 "params",
                 MapOf(Data()),
-                "of a tool: its parameters; `${inputs.x}`, `${task.description}` and "
-                "`${context.ID.raw}` or "
-                "`.data` are filled",
+                "for tool: its parameters; `${inputs.x}`, `${task.description}` and "
+                "`${context.ID.raw}` or `.data` are filled",
             ),
-            Field("output_schema", MapOf(Data()), "JSON Schema of what the model has to answer"),
+            Field("output_schema", MapOf(Data()), "the JSON Schema of the model's response"),
             Field(
                 "max_output_retries",
                 Integer(0, MOST_RETRIES),
-                "how often the model may correct an answer that does not fit",
+                "how often the model may correct a response that does not match the schema",
                 2,
             ),
             Field(
                 "attempts",
                 Integer(1, MOST_ATTEMPTS),
-                "how often it is tried in all",
+                "how many attempts it has",
                 1,
                 aliases=("retry",),
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field(
-                "handler", Refused("a handler is a function of Python; in a file name a tool"), ""
-            ),
+            Field("handler", Refused("a handler is a Python function; in a file, name a tool"), ""),
             Field("output_file", Refused("write a workflow around it, with write_file"), ""),
             Field("async_execution", Refused("write workflow: parallel"), ""),
         ),
@@ -242,32 +237,34 @@ FORMS: Final = (
     RecordType(
         "ensemble_loop",
         "loop",
-        "Tasks that are done again, round by round.",
+        "Tasks that are repeated in rounds.",
         (
-            Field("id", TASK_ID, "what it is called in paths and messages", aliases=("name",)),
+            Field("id", TASK_ID, "its name in paths and messages", aliases=("name",)),
             Field("tasks", TASK_IDS, "the tasks of a round, in this order", required=True),
             Field(
                 "until",
                 Condition(),
-                "the end: tests of `output`, `data` (of the last task of a round) and `iteration`",
+                "when to stop: tests of `output` and `data` (of a round's last task) and `iteration`",
             ),
-            Field("max_iterations", Integer(1, 1000), "so many rounds at most", MAX_ITERATIONS),
+            Field("max_iterations", Integer(1, 1000), "the maximum of rounds", MAX_ITERATIONS),
             Field(
                 "on_max",
                 Choice(ON_MAX),
-                "if `until` does not hold even then: return_last, fail, or return_with_flag "
-                "(`reached_max`)",
+                "if `until` never holds: return_last, fail, or return_with_flag (`reached_max`)",
                 "return_last",
             ),
             Field(
-                "feedback", Boolean(), "its first task gets the result of the round before", True
+                "feedback",
+                Boolean(),
+                "the first task of a round gets the result of the round before",
+                True,
             ),
         ),
     ),
     RecordType(
         "ensemble_map",
         "map",
-        "A task for each item, and one that puts together what they gave.",
+        "A task for each item, and a task that reduces their outputs.",
         (
             Field(
                 "items",
@@ -281,21 +278,21 @@ FORMS: Final = (
             Field("as", NAME, "the name of the item in the texts of the task", "item"),
             ON_EMPTY_FIELD,
             Field("task", TASK_ID, "the task that is done for each", required=True),
-            Field("reduce", TASK_ID, "the task that puts the outputs together"),
+            Field("reduce", TASK_ID, "the task that reduces the outputs"),
             Field(
                 "chunk_size",
                 Integer(2),
-                "so many at a time, level by level; all at once by default",
+                "how many outputs it reduces at a time, level by level; all at once by default",
             ),
             Field(
                 "target_tokens",
                 Integer(1),
-                "as many at a time as have so many tokens together, but never less than two",
+                "reduces at a time as many outputs as fit into so many tokens, but at least two",
             ),
             Field(
                 "max_levels",
                 Integer(1, 1000),
-                "of target_tokens: at this level all that is left is put together at once",
+                "for target_tokens: at this level all remaining outputs are reduced at once",
                 MAX_LEVELS,
             ),
         ),
@@ -312,19 +309,23 @@ FORMS: Final = (
     RecordType(
         "manager",
         "manager",
-        "An agent that has those of the tasks do the work.",
+        "An agent that delegates work to the agents of the tasks.",
         (
-            Field("role", TemplateText(), "what the agent is; a template", MANAGER_ROLE),
+            Field("role", TemplateText(), "its role; a template", MANAGER_ROLE),
             *_MEMBER,
             Field("max_delegations", Integer(1), "how often it may delegate in all"),
             Field("max_per_worker", Integer(1), "how often to one worker"),
             Field(
                 "workers",
                 _ROLES,
-                "the agents it may delegate to, by role as it is written, or by name in `agents`; "
+                "the agents to which it may delegate, by role or by name in `agents`; "
                 "all by default",
             ),
-            Field("required", _ROLES, "those without whose work it is not done, named likewise"),
+            Field(
+                "required",
+                _ROLES,
+                "those that must have worked before it may finish, named likewise",
+            ),
         ),
     ),
 )

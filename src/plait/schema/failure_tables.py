@@ -42,7 +42,7 @@ _INSTEAD_OF_STEPS: Final = (
         "claude", TemplateText(), "instead of steps: a prompt or slash command for the agent Claude"
     ),
     Field("agent", AGENT, "instead of steps: a prompt"),
-    Field("prompt", MODEL, "instead of steps: a call of a model"),
+    Field("prompt", MODEL, "instead of steps: a model request"),
     Field("tool", TemplateText(), "instead of steps: the id of a tool"),
     Field("params", TemplateTree(), "for tool: its parameters"),
     Field("model", PlainText(), "for agent, claude and prompt: which model"),
@@ -52,12 +52,12 @@ FORMS: Final = (
     RecordType(
         "retry",
         "retry",
-        "How often something is tried, and how long to wait in between.",
+        "How many attempts something has, and the pauses between them.",
         (
             Field(
                 "attempts",
                 Integer(1, MOST_ATTEMPTS),
-                "how often in all, the first included",
+                "how many attempts, the first included",
                 3,
                 aliases=("max_attempts",),
             ),
@@ -71,30 +71,30 @@ FORMS: Final = (
                 "exponential",
             ),
             Field("initial_delay", Duration(zero=True), "the first pause", 1),
-            Field("max_delay", Duration(), "no pause is longer", 30),
+            Field("max_delay", Duration(), "the longest pause", 30),
             Field(
                 "increment",
                 Duration(zero=True),
                 "what linear adds each time; the first pause by default",
             ),
-            Field("base", Number(1, 100), "what exponential multiplies by", 2),
+            Field("base", Number(1, 100), "the factor of exponential", 2),
             Field(
                 "jitter",
                 OneOf((Boolean(), Number(0, 1)), "true, false, or a share from 0 to 1"),
-                "the share by which a pause may be shorter or longer; true: as jitter_factor says",
+                "the share by which a pause may be shorter or longer; true: jitter_factor",
                 False,
             ),
             Field("jitter_factor", Number(0, 1), "the share that jitter: true means", 0.3),
             Field(
                 "retry_on",
                 OneOf((ListOf(PlainText()), PlainText()), "a list of kinds of failure"),
-                f"only these failures are tried again: {', '.join(RETRIABLE_KINDS)}, "
+                f"only these failures are retried: {', '.join(RETRIABLE_KINDS)}, "
                 "or a part of the message",
             ),
             Field(
                 "budget",
                 Duration(),
-                "time after which nothing is tried again",
+                "the time after which nothing is retried",
                 aliases=("retry_budget",),
             ),
             Field("on_failure", Refused("write continue_on_error or on_failure beside retry"), ""),
@@ -103,13 +103,13 @@ FORMS: Final = (
     RecordType(
         "backoff",
         "backoff",
-        "A way to wait with its number: `{linear: {increment: 2s}}`.",
+        "A backoff with its number: `{linear: {increment: 2s}}`.",
         (
             Field("fixed", OneOf((Record("no_numbers"), Null())), "always the same pause"),
             Field(
                 "linear",
                 OneOf((Record("linear"), Null())),
-                "a pause that grows by as much each time",
+                "a pause that grows by the same amount each time",
             ),
             Field(
                 "exponential",
@@ -136,43 +136,43 @@ FORMS: Final = (
         "exponential",
         "backoff",
         "The number of `exponential`.",
-        (Field("base", Number(1, 100), "what is multiplied by", 2),),
+        (Field("base", Number(1, 100), "the factor", 2),),
     ),
     RecordType(
         "handler",
         "handler",
-        "`on_failure`: what to do when a step has failed, and what that means for the flow.",
+        "`on_failure`: what to do after a step has failed, and whether the flow goes on.",
         (
             Field(
                 "steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)
             ),
             *_INSTEAD_OF_STEPS,
-            Field("name", PlainText(), "what people call it", is_documentation=True),
+            Field("name", PlainText(), "its name for people", is_documentation=True),
             Field("id", IDENTIFIER, "its place in paths", is_documentation=True),
             Field(
                 "max_attempts",
                 Integer(0, 100),
-                "how often the failed step is tried again, each time after the handler; "
-                "default: 3 if the handler is an agent, else not at all",
+                "how often the failed step is retried, each time after the handler; "
+                "default: 3 if the handler is an agent, else 0",
                 aliases=("max_retries",),
             ),
             Field(
                 "retry_original",
                 Boolean(),
-                "if max_attempts says nothing: true: once, false: not at all",
+                "without max_attempts: true: retry once, false: do not retry",
             ),
             Field(
                 "fail_workflow",
                 Boolean(),
-                "true: the step has failed whatever the handler does; "
-                "false: it has not, even if it still fails",
+                "true: the step fails even if the handler succeeds; "
+                "false: the flow goes on even if the step still fails",
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             *CAPTURE_FIELDS,
             Field(
                 "continue_on_error",
                 Boolean(),
-                "a step of the handler that fails does not matter",
+                "a failed step of the handler is ignored",
                 False,
             ),
             Field(
@@ -181,8 +181,8 @@ FORMS: Final = (
                 "false: the same as continue_on_error: true",
                 True,
             ),
-            Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
-            Field("strategy", NoEffect("max_attempts and fail_workflow say what follows"), ""),
+            Field("commit_required", Boolean(), "it fails if it makes no commit", False),
+            Field("strategy", NoEffect("max_attempts and fail_workflow decide what follows"), ""),
         ),
         some_of=("steps", "shell", "claude", "agent", "prompt", "tool"),
     ),
@@ -199,7 +199,7 @@ FORMS: Final = (
                 "the check as a prompt or slash command for the agent Claude",
             ),
             Field("agent", AGENT, "the check as a prompt for an agent"),
-            Field("prompt", MODEL, "the check as a call of a model"),
+            Field("prompt", MODEL, "the check as a model request"),
             Field("tool", TemplateText(), "the check as a tool"),
             Field("params", TemplateTree(), "for tool: its parameters"),
             Field(
@@ -209,40 +209,42 @@ FORMS: Final = (
                 aliases=("commands",),
             ),
             Field("result_file", TemplateText(), "the file with the result, instead of the output"),
-            Field("threshold", Number(0, 100), "complete is what reaches so many percent", 100),
+            Field(
+                "threshold",
+                Number(0, 100),
+                "the percentage from which the step counts as complete",
+                100,
+            ),
             Field(
                 "expected_schema",
                 OneOf((MapOf(Data()),), "a map: JSON Schema"),
-                "what every result has to fit, besides the form above; one that does not fails the "
-                "step",
+                "a JSON Schema that every result must match besides the form above, or the step fails",
             ),
             Field("timeout", Duration(), "how long one check may take"),
             Field(
                 "on_incomplete",
                 ON_INCOMPLETE,
-                "what completes the gaps; then the check is repeated",
+                "steps that complete the gaps; then the check is repeated",
             ),
             Field(
                 "max_attempts",
                 Integer(0, 100),
-                "how often on_incomplete runs at most; on_incomplete may say it, too",
+                "how often on_incomplete runs at most; may also be set in on_incomplete",
             ),
             Field(
                 "fail_workflow",
                 Boolean(),
-                "false: what stays incomplete does not fail the step",
+                "false: an incomplete result does not fail the step",
                 True,
             ),
-            Field(
-                "commit_required", Boolean(), "the check fails if it leaves no commit behind", False
-            ),
+            Field("commit_required", Boolean(), "the check fails if it makes no commit", False),
         ),
         some_of=("shell", "claude", "agent", "prompt", "tool", "steps"),
     ),
     RecordType(
         "incomplete",
         "on_incomplete",
-        "What completes the gaps that a check has found; it knows `validation.*`.",
+        "Steps that complete the gaps that a check has found; they know `validation.*`.",
         (
             Field(
                 "steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)
@@ -257,11 +259,11 @@ FORMS: Final = (
             Field(
                 "fail_workflow",
                 Boolean(),
-                "false: what stays incomplete does not fail the step",
+                "false: an incomplete result does not fail the step",
                 True,
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
+            Field("commit_required", Boolean(), "it fails if it makes no commit", False),
         ),
         some_of=("steps", "shell", "claude", "agent", "prompt", "tool"),
     ),

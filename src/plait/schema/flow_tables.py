@@ -43,19 +43,19 @@ from plait.schema.shared import (
 )
 
 _PARAMETER_FIELDS: Final = (
-    Field("type", Choice(TYPES), "what it is; text that is given is converted", "any"),
+    Field("type", Choice(TYPES), "its type; text is converted to it", "any"),
     Field("default", Data(), "its value if none is given"),
     Field(
         "required",
         Boolean(),
-        "it has to be given; so it is without a default, unless this says false",
+        "it must be given; true by default if there is no default",
     ),
     Field("description", PlainText(), "what it is for", is_documentation=True),
     Field("choices", ListOf(Data()), "one of these", aliases=("enum",)),
     Field(
         "pattern",
         PlainText(),
-        "text that this regular expression (RE2) matches whole",
+        "a regular expression (RE2) that must match the whole text",
         aliases=("validation",),
     ),
 )
@@ -70,23 +70,23 @@ FORMS: Final = (
             Field(
                 "name",
                 PlainText(),
-                "what the flow is called; the file's name by default",
+                "the name of the flow; the file name by default",
                 is_documentation=True,
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),
             Field(
                 "version",
                 OneOf((PlainText(), Number())),
-                "which version this is",
+                "its version",
                 is_documentation=True,
             ),
             Field(
                 "mode",
                 Choice(("standard", "mapreduce")),
-                "says what the phases say anyway",
+                "for people: the phases decide",
                 is_documentation=True,
             ),
-            Field("extends", FILE, "another file that this one completes and overrides"),
+            Field("extends", FILE, "another file that this one extends and overrides"),
             Field(
                 "imports",
                 ListOf(OneOf((FILE, Record("import")), "a path, or a map: import")),
@@ -97,9 +97,9 @@ FORMS: Final = (
                 MapOf(OneOf((ListOf(STEP), Record("block")), "a list of steps"), IDENTIFIER),
                 "lists of steps that a step can `use`",
             ),
-            Field("parameters", PARAMETERS, "what is given at the start"),
-            Field("vars", MapOf(TemplateTree(), NAME), "names with values, for all templates"),
-            Field("env", ENV, "variables for processes and templates"),
+            Field("parameters", PARAMETERS, "the parameters of a run"),
+            Field("vars", MapOf(TemplateTree(), NAME), "variables for all templates"),
+            Field("env", ENV, "environment variables for processes and templates"),
             Field(
                 "env_files",
                 OneOf((FILE, ListOf(FILE)), "a path, or a list of paths"),
@@ -118,33 +118,33 @@ FORMS: Final = (
                 MapOf(ENV, IDENTIFIER),
                 "variables that replace those of env, chosen by --profile",
             ),
-            Field("strict", Boolean(), "a name that nothing answers is an error", False),
+            Field("strict", Boolean(), "an unknown variable is an error", False),
             Field(
                 "steps", ListOf(STEP), "the steps of a flow without phases", aliases=("commands",)
             ),
             Field(
                 "setup",
                 OneOf((ListOf(STEP), Record("setup")), "a list of steps, or a map with steps"),
-                "runs once, at first; what it captures is known everywhere",
+                "runs once, first; its captures are known everywhere",
             ),
             Field("map", Record("map"), "runs once for every item"),
             Field("reduce", PHASE, "runs once, after all items; knows `map.*`"),
             Field("merge", PHASE, "runs once, at the end; knows `merge.*`"),
-            Field("max_parallel", PARALLEL, "so many items at a time, if map does not say it"),
+            Field("max_parallel", PARALLEL, "how many items run at a time, unless map sets it"),
             Field("timeout", Duration(), "how long the whole run may take"),
             Field("error_policy", Record("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,
             Field(
                 "durability",
                 Choice(("normal", "full")),
-                "full: every event is on the disk before the next step begins",
+                "full: every event is on the disk before the next step starts",
                 "normal",
             ),
             Field("backend", BACKEND, "where items run", "local"),
             Field(
                 "allow",
                 ListOf(Choice(ALLOWED)),
-                "outside_files: `file:` and inputs may leave the project",
+                "outside_files: `file:` and inputs may be outside the project",
             ),
             HOOKS_FIELD,
             LIMITS_FIELD,
@@ -167,7 +167,7 @@ FORMS: Final = (
     RecordType(
         "setup",
         "setup",
-        "As a phase; its captures may stand in one place.",
+        "A phase whose captures may be listed in one place.",
         (
             STEP_LIST,
             Field("timeout", Duration(), TIMEOUT_MEANING),
@@ -180,7 +180,7 @@ FORMS: Final = (
                     ),
                     NAME,
                 ),
-                "names for the outputs of its steps, which count from 0",
+                "names for the outputs of its steps, numbered from 0",
             ),
         ),
     ),
@@ -196,15 +196,15 @@ FORMS: Final = (
             Field(
                 "pattern",
                 PlainText(),
-                "a regular expression (RE2): its first group, or all that it matches",
+                "a regular expression (RE2): its first group, or the whole match",
             ),
             Field("json_path", PlainText(), "a path into the output, which is JSON: `a.b[0]`"),
             Field("max_size", Integer(1), "more bytes than this fail the step", 1 << 20),
-            Field("default", Data(), "the value when pattern or json_path find nothing"),
+            Field("default", Data(), "the value if pattern or json_path finds nothing"),
             Field(
                 "multiline",
                 Choice(("preserve", "join", "first_line", "last_line", "array")),
-                "what becomes of several lines",
+                "how several lines are captured",
                 "preserve",
             ),
         ),
@@ -225,14 +225,14 @@ FORMS: Final = (
         "Steps with a name.",
         (
             Field("description", PlainText(), "what they are for", is_documentation=True),
-            Field("with", ListOf(NAME), "names that a step which uses it has to give"),
+            Field("with", ListOf(NAME), "variables that a step must give to use it"),
             STEP_LIST,
         ),
     ),
     RecordType(
         "parameter",
         "parameter",
-        "What may be given under one name.",
+        "One parameter.",
         _PARAMETER_FIELDS,
     ),
     RecordType(
@@ -249,8 +249,8 @@ FORMS: Final = (
         "map of parameters",
         "The same in two lists.",
         (
-            Field("required", ListOf(PARAMETER), "those that have to be given"),
-            Field("optional", ListOf(PARAMETER), "those that need not"),
+            Field("required", ListOf(PARAMETER), "parameters that must be given"),
+            Field("optional", ListOf(PARAMETER), "parameters that may be given"),
         ),
         marks=("required", "optional"),
     ),
@@ -260,7 +260,7 @@ FORMS: Final = (
         "Where a secret comes from.",
         (
             Field("env", NAME, "a variable of the environment"),
-            Field("file", FILE, "a file; newlines at its end do not count"),
+            Field("file", FILE, "a file; newlines at its end are ignored"),
             Field(
                 "provider",
                 Choice(("env", "file")),

@@ -45,19 +45,19 @@ BODY: Final = (
     Field(
         "state",
         OneOf((MapOf(Data(), NAME), Null()), "a map from names to any data"),
-        "the state at first",
+        "the initial state",
     ),
-    Field("max_steps", Integer(1, 10_000_000), "so many nodes are visited at most", MAX_STEPS),
+    Field("max_steps", Integer(1, 10_000_000), "the maximum of visits", MAX_STEPS),
     Field(
         "max_concurrency",
         PARALLEL,
-        "so many items of a parallel foreach run at once",
+        "how many items of a parallel foreach run at a time",
         MAX_CONCURRENCY,
     ),
     Field(
         "on_error",
         Choice(POLICIES),
-        "what follows when a node without its own on_error fails; "
+        "what follows if a node without on_error fails; "
         "continue: it assigns nothing, and its edges are followed",
         "fail",
     ),
@@ -67,7 +67,7 @@ BODY: Final = (
 """The fields of a graph, at the top of its file or below `config` of a tool."""
 
 _TOOL: Final = (
-    Field("name", PlainText(), "what people call it", is_documentation=True, aliases=("title",)),
+    Field("name", PlainText(), "its name for people", is_documentation=True, aliases=("title",)),
     Field("description", PlainText(), "what it is for", is_documentation=True),
     Field(
         "version",
@@ -82,28 +82,30 @@ _TOOL: Final = (
         "what runs it; the engine by default",
         is_documentation=True,
     ),
-    Field("category", PlainText(), "the folder in which it is", is_documentation=True),
-    Field("author", Data(), "its author", is_documentation=True),
-    Field("tags", Data(), "words by which it is found", is_documentation=True),
-    Field("inputs", PARAMETERS, "what it is given at the start, with types and defaults"),
+    Field("category", PlainText(), "its folder", is_documentation=True),
+    Field("author", Data(), "who wrote it", is_documentation=True),
+    Field("tags", Data(), "words to find it by", is_documentation=True),
+    Field("inputs", PARAMETERS, "its inputs, with types and defaults"),
     Field("config_schema", MapOf(Data()), "the same as JSON Schema: properties, required"),
-    Field("outputs", Data(), "what it gives, for people and for chains", is_documentation=True),
-    Field("secrets", _NAMES, "names of inputs whose values are never shown"),
-    Field("env_requires", _NAMES, "variables of the environment without which it does not begin"),
+    Field("outputs", Data(), "its outputs, for people and for chains", is_documentation=True),
+    Field("secrets", _NAMES, "names of inputs whose values are masked"),
+    Field("env_requires", _NAMES, "environment variables that must be set"),
     LIMITS_FIELD,
-    Field(
-        "permissions", NoEffect("trust decides which tools run, for a graph as for everybody"), ""
-    ),
+    Field("permissions", NoEffect("trust decides which tools run"), ""),
 )
 
 FORMS: Final = (
     RecordType(
         "graph",
         "graph",
-        "A file that is a graph.  Below `config` its body may stand as well, as in other tools.",
+        "A graph file.  Its body may also be below `config`, as in other tools.",
         (
             *(Field(f.name, f.kind, f.what, f.default) for f in BODY),
-            Field("config", Record("graph_body"), "instead: start, nodes and the rest of them"),
+            Field(
+                "config",
+                Record("graph_body"),
+                "instead: start, nodes and the other fields of the body",
+            ),
             *_TOOL,
         ),
         some_of=("nodes", "config"),
@@ -112,15 +114,14 @@ FORMS: Final = (
     RecordType(
         "node",
         "node",
-        "What is done at one place of a graph: act, assign, and follow the first edge that is "
-        "open.",
+        "A node performs its action, assigns to the state, and follows the first open edge.",
         (
             Field(
                 "type",
                 Choice(NODE_TYPES),
-                "action: calls a tool, or runs shell text; gate: only assigns and leads on; "
+                "action: calls a tool, or runs shell text; gate: only assigns and follows an edge; "
                 "foreach: an action for each item; "
-                "return: ends the graph.  If it is missing, the other fields decide",
+                "return: ends the graph.  By default the other fields decide",
             ),
             Field("action", Record("action"), "the call, as a map"),
             Field(
@@ -136,8 +137,7 @@ FORMS: Final = (
             Field(
                 "assign",
                 MapOf(TemplateTree(), NAME),
-                "what becomes part of the state; all of it is filled with the state before the "
-                "node",
+                "what is added to the state; its placeholders use the state before the node",
             ),
             Field(
                 "next",
@@ -145,37 +145,41 @@ FORMS: Final = (
                     (NODE_NAME, ListOf(Record("edge")), Record("edge"), Null()),
                     "a node, or a list of edges",
                 ),
-                "where it goes on; nothing: the graph ends, and has succeeded",
+                "the next node; without it the graph ends and has succeeded",
             ),
-            Field("on_error", NODE_NAME, "the node at which it goes on if this one fails"),
+            Field("on_error", NODE_NAME, "the next node if this one fails"),
             Field(
-                "output", TemplateTree(), "of a return: what the graph gives", aliases=("return",)
+                "output", TemplateTree(), "for return: the output of the graph", aliases=("return",)
             ),
             Field(
                 "over",
                 OneOf(
                     (ListOf(TemplateTree()), TemplateText()), "a list, or a template that is one"
                 ),
-                "of a foreach: the items",
+                "for foreach: the items",
             ),
-            Field("as", NAME, "of a foreach: the name of the item", "item"),
+            Field("as", NAME, "for foreach: the name of the item", "item"),
             Field(
                 "collect",
                 NAME,
-                "of a foreach: the name in the state for what the items gave, in order",
+                "for foreach: the name in the state for the outputs of the items, in order",
             ),
-            Field("parallel", Boolean(), "of a foreach: several items at once", False),
-            Field("max_concurrency", PARALLEL, "of a foreach: so many at once"),
-            replace(ON_EMPTY_FIELD, what=f"of a foreach: {ON_EMPTY_FIELD.what}"),
+            Field("parallel", Boolean(), "for foreach: run several items at a time", False),
+            Field("max_concurrency", PARALLEL, "for foreach: how many at a time"),
+            replace(ON_EMPTY_FIELD, what=f"for foreach: {ON_EMPTY_FIELD.what}"),
             Field(
                 "cache_result",
                 Boolean(),
-                "the same call of the same tool is made once in a project",
+                "the same tool call is made once in a project",
                 False,
             ),
-            Field("retry", TRIES, "how often it is tried, items of a foreach each for themselves"),
+            Field("retry", TRIES, "its attempts; each item of a foreach has its own"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("env_requires", _NAMES, "variables without which the graph does not begin"),
+            Field(
+                "env_requires",
+                _NAMES,
+                "environment variables that must be set when the graph starts",
+            ),
             Field(
                 "description",
                 PlainText(),
@@ -206,7 +210,7 @@ FORMS: Final = (
             Field(
                 "primary",
                 Choice(("execute",)),
-                "what other systems say of it",
+                "for other systems",
                 is_documentation=True,
             ),
             Field(
@@ -220,14 +224,14 @@ FORMS: Final = (
     RecordType(
         "edge",
         "edge",
-        "Where a node leads; of several the first that is open is followed.",
+        "The way to another node.  The first open edge is followed.",
         (
             Field("to", NODE_NAME, "the node", required=True),
             Field(
                 "when",
                 Condition(),
-                "open if this holds: tests of `state`, `inputs` and `result`, or an expression; "
-                "nothing: always open",
+                "the edge is open if this holds: tests of `state`, `inputs` and `result`, or an expression; "
+                "without it the edge is always open",
             ),
         ),
     ),

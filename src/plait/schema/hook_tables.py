@@ -37,13 +37,11 @@ HOOKS_FILE: Final = OneOf(
 )
 """A whole hook file."""
 _TOOL_ID: Final = PlainText(
-    "the id of a tool, not a template", r"(?:[a-z]+:)?[A-Za-z0-9][A-Za-z0-9_./-]*"
+    "the id of a tool, without placeholders", r"(?:[a-z]+:)?[A-Za-z0-9][A-Za-z0-9_./-]*"
 )
 
-HOOKS_FIELD: Final = Field("hooks", HOOKS, "tool calls and decisions on events of the run")
-LIMITS_FIELD: Final = Field(
-    "limits", Record("limits"), "what it may use up; what is reached ends it"
-)
+HOOKS_FIELD: Final = Field("hooks", HOOKS, "tools that are called on events of the run")
+LIMITS_FIELD: Final = Field("limits", Record("limits"), "its limits; it ends when one is reached")
 
 FORMS: Final = (
     RecordType(
@@ -55,25 +53,34 @@ FORMS: Final = (
     RecordType(
         "hook",
         "hook",
-        "A tool call or a decision on an event of a run.",
+        "A reaction to an event of a run: it may call tools and decide how the run goes on.",
         (
-            Field("id", IDENTIFIER, "what it is called in paths and messages", required=True),
-            Field("event", Choice(tuple(HOOK_EVENTS), OF_RYE), "when it is asked", required=True),
+            Field("id", IDENTIFIER, "its name in paths and messages", required=True),
+            Field(
+                "event",
+                Choice(tuple(HOOK_EVENTS), OF_RYE),
+                "the event that calls it",
+                required=True,
+            ),
             Field(
                 "condition",
                 Condition(),
-                "only if this holds; it knows the names of the event",
+                "the hook is called only if this holds; it knows the variables of the event",
                 aliases=("when",),
             ),
             Field(
                 "action",
                 Record("hook_action"),
-                "a tool that is called; its result may be a decision",
+                "a tool that is called; its result may be a hook decision",
             ),
             Field("actions", ListOf(Record("hook_action")), "several tools, one after the other"),
-            Field("verb", Choice(VERBS), "the decision, whatever a tool returns"),
-            Field("why", PlainText(), "the reason for the decision, shown to people"),
-            Field("gate", Boolean(), "true: if it fails, that counts as a no; so it is with verb"),
+            Field("verb", Choice(VERBS), "the hook decision, whatever the tool returns"),
+            Field("why", PlainText(), "the reason that people see for the decision"),
+            Field(
+                "gate",
+                Boolean(),
+                "true: a failure of the hook counts as a refusal; always true with verb",
+            ),
             Field(
                 "max_retries",
                 Integer(0, MOST_ATTEMPTS),
@@ -81,7 +88,7 @@ FORMS: Final = (
                 MAX_RETRIES,
             ),
             Field("delay", Duration(zero=True), "the pause before a retry", 0),
-            Field("timeout", Duration(), "how long it may take; what still runs then is ended"),
+            Field("timeout", Duration(), "how long it may take; then it is stopped"),
             Field(
                 "layer",
                 Integer(0, 9),
@@ -91,7 +98,9 @@ FORMS: Final = (
             Field(
                 "position", Refused("choose the event: …_started is before, …_finished after"), ""
             ),
-            Field("wrap", Refused("what a tool returns is data and is put nowhere"), ""),
+            Field(
+                "wrap", Refused("the result of a tool is data, and is not inserted anywhere"), ""
+            ),
         ),
         some_of=("action", "actions", "verb"),
     ),
@@ -104,31 +113,31 @@ FORMS: Final = (
             Field(
                 "params",
                 MapOf(TemplateTree()),
-                "what it is given; `${…}` knows the names of the event",
+                "its parameters; `${…}` knows the variables of the event",
             ),
-            Field(
-                "primary", Choice(("execute",)), "says what is done anyway", is_documentation=True
-            ),
-            Field("item_type", Choice(("tool",)), "says what it is anyway", is_documentation=True),
+            Field("primary", Choice(("execute",)), "for other systems", is_documentation=True),
+            Field("item_type", Choice(("tool",)), "for other systems", is_documentation=True),
         ),
     ),
     RecordType(
         "limits",
         "limit",
-        "What may be used up; each is looked at before the next call, so that none is exceeded.",
+        "What may be used.  Each limit is checked before the next call, so that none is exceeded.",
         (
-            Field("turns", Integer(0), "questions to a model"),
-            Field("tokens", Integer(0), "into models and out of them"),
+            Field("turns", Integer(0), "model turns"),
+            Field("tokens", Integer(0), "tokens of requests and responses"),
             Field("spend", Number(0), "what models may cost, in the currency of their prices"),
             Field(
                 "seconds",
                 Duration(zero=True),
-                "how long it may take, in all attempts of the run",
+                "how long it may take, over all its run attempts",
                 aliases=("duration_seconds",),
             ),
-            Field("steps", Integer(0), "steps, nodes of graphs, calls of agents"),
+            Field("steps", Integer(0), "steps, visits of graph nodes, tool calls of agents"),
             Field(
-                "depth", Integer(0, 64), "flows and agents inside one another; 0: it may call none"
+                "depth",
+                Integer(0, 64),
+                "how deep flows and agents may be nested; 0: it may call none",
             ),
             Field("max_turns", Refused("write turns"), ""),
             Field("max_tokens", Refused("write tokens"), ""),

@@ -68,24 +68,23 @@ FORMS: Final = (
             Field(
                 "distinct",
                 OneOf((PlainText(), Boolean()), "a field, or true"),
-                "only the first of items that agree in this field; true: that are equal",
+                "only the first of several items that have the same value here; true: that are equal",
             ),
-            Field("offset", Integer(0), "leave away so many at the beginning", 0),
-            Field("max_items", Integer(0), "at most so many"),
+            Field("offset", Integer(0), "skip so many items at the beginning", 0),
+            Field("max_items", Integer(0), "the maximum of items"),
             ON_EMPTY_FIELD,
-            Field("max_parallel", PARALLEL, "so many items at a time", 10),
+            Field("max_parallel", PARALLEL, "how many items run at a time", 10),
             Field(
                 "steps",
                 OneOf((ListOf(STEP, least=1), Record("commands")), "a list of steps"),
-                "what is done for each item",
+                "the steps for each item",
                 required=True,
                 aliases=("agent_template", "commands"),
             ),
             Field(
                 "id",
                 TemplateText(),
-                "what an item is known by, when a run is resumed: a template; its content "
-                "by default",
+                "the key of an item, by which a resumed run finds it: a template; its content by default",
             ),
             Field(
                 "timeout", Duration(), "how long one item may take", aliases=("agent_timeout_secs",)
@@ -93,7 +92,7 @@ FORMS: Final = (
             Field(
                 "timeout_config", Record("timeout_config"), "limits of older files; write timeout"
             ),
-            Field("retry", TRIES, "how often a failed item is tried, all its steps again"),
+            Field("retry", TRIES, "the attempts of a failed item; each runs all its steps again"),
             ENV_FIELD,
             Field("error_policy", Record("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,
@@ -103,15 +102,14 @@ FORMS: Final = (
                     (Choice(ISOLATIONS), Record("isolation")),
                     "none, directory, worktree, or a map: isolation",
                 ),
-                "where each item works: in its own git worktree or folder, or in the "
-                "project itself",
+                "where each item works: in its own git worktree or folder, or in the project itself",
                 "none",
             ),
             Field("workspace", Refused("write isolation: worktree, or isolation: directory"), ""),
             Field(
                 "backend",
                 BACKEND,
-                "where items run; the flow's own setting by default",
+                "where items run; the flow's setting by default",
             ),
             Field(
                 "shared",
@@ -134,7 +132,7 @@ FORMS: Final = (
             Field(
                 "wait_for_workers",
                 Duration(),
-                "on a cluster: how long there may be no worker before the run ends, to be resumed",
+                "on a cluster: how long to wait for a worker before the run stops; it can be resumed",
                 600,
             ),
         ),
@@ -145,14 +143,13 @@ FORMS: Final = (
         "isolation",
         "Where each item works.",
         (
-            Field("kind", Choice(ISOLATIONS), "which kind of place", required=True),
-            Field("base", REVISION, "worktree: the commit at which items begin", "HEAD"),
+            Field("kind", Choice(ISOLATIONS), "which kind of isolation", required=True),
+            Field("base", REVISION, "worktree: the commit from which items start", "HEAD"),
             Field(
                 "uncommitted",
                 Choice(("commit", "keep", "fail")),
                 "worktree: what happens to changes that an item has not committed: they are "
-                "committed, "
-                "or stay in its folder, or the item fails",
+                "committed, they stay in its folder, or the item fails",
                 "commit",
             ),
             Field(
@@ -173,13 +170,13 @@ FORMS: Final = (
     RecordType(
         "commands",
         "list of steps",
-        "Steps one level further in, as older files have them.",
+        "Steps one level deeper, as older files have them.",
         (replace(STEP_LIST, kind=ListOf(STEP, least=1)),),
     ),
     RecordType(
         "input",
         "input",
-        "Where items come from, written out.  It has exactly one of the first four.",
+        "The explicit form of an input, with exactly one of the first four fields.",
         (
             Field("file", TemplateText(), "a file below the project"),
             Field("glob", TemplateText(), "a pattern for files: `src/**/*.py`"),
@@ -188,7 +185,7 @@ FORMS: Final = (
             Field(
                 "format",
                 Choice(FORMATS),
-                "how the file or output is read; by default by its name and first character",
+                "how the file or output is read; by default its name and first character decide",
             ),
         ),
         one_of=("file", "glob", "command", "items"),
@@ -227,8 +224,8 @@ FORMS: Final = (
             Field(
                 "retry_config",
                 Record("retry"),
-                "how often a failed item is tried, all its steps again; "
-                "three times if only on_item_failure: retry is set",
+                "the attempts of a failed item; each runs all its steps again; "
+                "three if there is only on_item_failure: retry",
                 aliases=("retry",),
             ),
         ),
@@ -237,12 +234,12 @@ FORMS: Final = (
     RecordType(
         "circuit_breaker",
         "circuit breaker",
-        "Begins no new items for a while when one failure follows another.",
+        "Starts no new items for a while after several failures in a row.",
         (
-            Field("failure_threshold", Integer(1), "so many failures in a row open it", 5),
+            Field("failure_threshold", Integer(1), "how many failures in a row open it", 5),
             Field("timeout", Duration(), "how long it stays open", 30),
             Field(
-                "success_threshold", Integer(1), "so many successes in a row close it for good", 3
+                "success_threshold", Integer(1), "how many successes in a row close it for good", 3
             ),
             Field(
                 "half_open_requests",

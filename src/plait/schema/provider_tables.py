@@ -30,69 +30,69 @@ FORMS: Final = (
         "provider",
         "provider",
         "A file `config/providers/NAME.yaml`.  Its templates know `${NAME}`, a variable of the "
-        "environment "
-        "that Plait was started in, and `{name}`, a part of the question.",
+        "environment in which Plait was started, and `{name}`, a part of the model request.",
         (
             Field(
                 "extends",
                 PROVIDER_NAME,
-                "a provider whose fields hold where this file says nothing",
+                "a provider whose fields apply where this file has none",
             ),
-            Field("family", Choice(FAMILIES), "what the server speaks; replay asks no server"),
+            Field(
+                "family", Choice(FAMILIES), "the wire format of the server; replay uses no server"
+            ),
             Field("description", PlainText(), "for people", is_documentation=True),
             Field(
                 "base_url",
                 TemplateText(),
-                "the address of the server; a model's name cannot be a part of it",
+                "the address of the server; it cannot contain the name of a model",
             ),
-            Field("path", TemplateText(), "what follows the address; `{model}` may stand in it"),
+            Field("path", TemplateText(), "the path after the address; it may contain `{model}`"),
             Field("auth", Record("provider_auth"), "the key, and how it is sent"),
             Field("headers", MapOf(TemplateText(), HEADER), "further headers"),
             Field(
                 "body",
                 TemplateTree(),
-                "the body of a request; an entry that is one `{name}` which the question lacks is "
-                "left out",
+                "the body of a request; an entry that is only a `{name}` without a value is left out",
             ),
             Field(
                 "models",
                 MapOf(PlainText()),
-                "names of models here, such as fast, and theirs there",
+                "names for models, such as fast, and the server's names",
                 aliases=("tiers",),
             ),
-            Field("default_model", TemplateText(), "the model, if a question names none"),
+            Field("default_model", TemplateText(), "the model, if a request names none"),
             Field(
                 "prices",
                 MapOf(Record("provider_price")),
-                "what models cost, by their names there; the cost of other models is unknown",
+                "what models cost, by the server's names; the cost of other models is unknown",
             ),
             Field("limits", Record("provider_limits"), "bounds of the server"),
             Field("retry", Record("provider_retry"), "when a request is sent again"),
             Field(
-                "timeout", Duration(), "how long an answer may take, further attempts included", 600
+                "timeout", Duration(), "how long a response may take, all attempts included", 600
             ),
             Field(
                 "structured",
                 Choice(("json_schema", "tool", "prompt")),
-                "how an answer of a given form is asked for: by a field of the request, "
-                "as the call of a tool, or in words",
+                "how structured output is requested: by a field of the request, "
+                "as a tool call, or in the prompt",
                 "prompt",
             ),
-            Field("stream", Boolean(), "the answer comes piece by piece", True),
+            Field("stream", Boolean(), "the response arrives in pieces", True),
             Field(
                 "file",
                 TemplateText(),
-                "for replay: the file with the conversations, YAML or JSON lines",
+                "for replay: the file with the recorded exchanges, YAML or JSON lines",
             ),
             Field(
                 "record",
                 PROVIDER_NAME,
-                "for replay: ask this provider, and write down what it answers",
+                "for replay: use this provider, and record its responses",
             ),
             Field(
                 "match",
                 Choice(("exact", "order")),
-                "for replay: an answer is found by its question, or they are given in their order",
+                "for replay: find a response by its request, or give the responses in order",
                 "exact",
             ),
         ),
@@ -100,17 +100,17 @@ FORMS: Final = (
     RecordType(
         "provider_auth",
         "auth",
-        "The key of a provider.  It stands in a variable and never in a file.",
+        "The key of a provider, which is in an environment variable and never in a file.",
         (
             Field(
                 "type",
                 Choice(("bearer", "header", "none")),
-                "bearer: as `authorization: Bearer …`; header: alone, in the header that is named",
+                "bearer: as `authorization: Bearer …`; header: alone, in the named header",
                 "bearer",
             ),
             Field("env", VARIABLE, "the variable that holds the key"),
             Field("header", HEADER, "for header: its name"),
-            Field("optional", Boolean(), "without a key the request is sent, too", False),
+            Field("optional", Boolean(), "the request is also sent without a key", False),
         ),
     ),
     RecordType(
@@ -118,12 +118,12 @@ FORMS: Final = (
         "price",
         "Money for a million tokens.",
         (
-            Field("input", Number(), "tokens of the question", required=True),
-            Field("output", Number(), "tokens of the answer", required=True),
+            Field("input", Number(), "tokens of the request", required=True),
+            Field("output", Number(), "tokens of the response", required=True),
             Field(
                 "cached",
                 Number(),
-                "tokens of the question that the server remembered; else as input",
+                "tokens of the request that the server had cached; the price of input by default",
             ),
         ),
     ),
@@ -135,17 +135,16 @@ FORMS: Final = (
             Field(
                 "max_tokens",
                 Integer(1),
-                "the most that one answer may have; this is also sent if a question says nothing",
+                "the most tokens of one response; also sent if a request sets none",
             ),
         ),
     ),
     RecordType(
         "provider_retry",
         "retry",
-        "When a request is sent again.  A server that says how long to wait (Retry-After) is "
-        "obeyed.",
+        "When a request is sent again.  Plait waits as long as the server asks (Retry-After).",
         (
-            Field("attempts", Integer(1, 100), "in all, the first included", 4),
+            Field("attempts", Integer(1, 100), "how many attempts, the first included", 4),
             Field(
                 "initial_delay", Duration(zero=True), "the first pause; each is twice as long", 1
             ),
@@ -153,7 +152,7 @@ FORMS: Final = (
             Field(
                 "statuses",
                 ListOf(STATUS),
-                "answers after which a request is sent again",
+                "the statuses after which a request is sent again",
                 [408, 425, 429, 500, 502, 503, 504, 529],
             ),
         ),

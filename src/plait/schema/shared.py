@@ -112,25 +112,24 @@ PARAMETERS: Final = OneOf(
 STEP_LIST: Final = Field(
     "steps", ListOf(STEP), "the steps, one after the other", required=True, aliases=("commands",)
 )
-ENV_FIELD: Final = Field("env", ENV, "variables for its processes and templates")
-TIMEOUT_MEANING: Final = "how long it may take; what still runs then is ended"
+ENV_FIELD: Final = Field("env", ENV, "environment variables for its processes and templates")
+TIMEOUT_MEANING: Final = "how long it may take; then it is stopped"
 ERROR_FIELDS: Final = (
     Field(
         "on_item_failure",
         Choice(("dlq", "retry", "skip", "stop")),
-        "dlq: go on, the item can be retried later; retry: as retry_config says; skip: count it as "
-        "skipped; "
-        "stop: begin no more items",
+        "dlq: go on, the item can be retried later; retry: retry it by retry_config; skip: count it "
+        "as skipped; stop: start no more items",
         "dlq",
     ),
     Field("continue_on_failure", Boolean(), "false: the same as on_item_failure: stop", True),
-    Field("max_failures", Integer(1), "stop when so many items have failed"),
+    Field("max_failures", Integer(1), "stop after so many items have failed"),
     Field(
         "failure_threshold",
         Number(0, 1),
         "stop when more than this share has failed, once ten items have ended",
     ),
-    Field("circuit_breaker", Record("circuit_breaker"), "pause when one failure follows another"),
+    Field("circuit_breaker", Record("circuit_breaker"), "pause after several failures in a row"),
     Field("error_collection", NoEffect("every failure is recorded and shown when it happens"), ""),
 )
 AT_ODDS: Final = (
@@ -166,6 +165,6 @@ ON_EMPTY: Final = ("ok", "warn", "fail")
 ON_EMPTY_FIELD: Final = Field(
     "on_empty",
     Choice(ON_EMPTY),
-    "what it means that there are no items: nothing, a warning, or a failure",
+    "what happens if there are no items: nothing, a warning, or a failure",
     "warn",
 )

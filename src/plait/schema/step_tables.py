@@ -62,8 +62,8 @@ FORMS: Final = (
     RecordType(
         "step",
         "step",
-        "One thing to do, and everything around it.  It has exactly one of the first fields; "
-        "`validate` may also stand alone.",
+        "One action and its settings.  It has exactly one of the first fields; "
+        "`validate` may also be alone.",
         (
             Field("shell", ShellText(), "shell text; values are bound, never pasted"),
             Field("tool", TemplateText(), "the id of a tool", aliases=("call",)),
@@ -74,7 +74,7 @@ FORMS: Final = (
                 "a prompt or slash command for the agent Claude",
                 deprecated=("command",),
             ),
-            Field("prompt", MODEL, "a call of a language model"),
+            Field("prompt", MODEL, "a model request"),
             Field(
                 "http",
                 OneOf((TemplateText(), Record("http")), "an address, or a map: http"),
@@ -93,12 +93,12 @@ FORMS: Final = (
             Field(
                 "use",
                 PlainText("the name of a block"),
-                "stands for the steps of a block, of this file or an imported one",
+                "runs the steps of a block of this file or an imported one",
             ),
             Field(
                 "workflow",
                 FILE,
-                "another workflow file: its phases run below this step, and know its names",
+                "another workflow file: its phases run below this step, and know its variables",
             ),
             Field(
                 "test",
@@ -108,13 +108,13 @@ FORMS: Final = (
             Field(
                 "validate",
                 OneOf((Record("validate"), ListOf(HANDLED), ShellText()), "a map: validate"),
-                "checks what was done, and has the gaps completed",
+                "checks the result, and completes the gaps",
             ),
-            Field("name", PlainText(), "what people call it", is_documentation=True),
+            Field("name", PlainText(), "its name for people", is_documentation=True),
             Field(
                 "id",
                 IDENTIFIER,
-                "its place in paths, for resume and logs; one of its kind in its list",
+                "its name in paths, for resume and logs; unique in its list",
                 is_documentation=True,
             ),
             Field("description", PlainText(), "what it is for", is_documentation=True),
@@ -128,7 +128,7 @@ FORMS: Final = (
             Field(
                 "with",
                 MapOf(TemplateTree(), NAME),
-                "for use: names that the block knows",
+                "for use: variables for the block",
                 only_for=("use",),
             ),
             Field("do", ListOf(STEP), "for foreach: the steps", only_for=("foreach",)),
@@ -142,7 +142,7 @@ FORMS: Final = (
             Field(
                 "max_items",
                 Integer(0),
-                "for foreach: at most so many rounds",
+                "for foreach: the maximum of rounds",
                 only_for=("foreach",),
             ),
             replace(
@@ -166,16 +166,16 @@ FORMS: Final = (
             Field(
                 "working_dir",
                 TemplateText(),
-                "where it runs, below the project; a tool takes that for the project",
+                "where it runs, below the project; for a tool this is the project",
                 aliases=("cwd",),
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("retry", TRIES, "how often it is tried"),
+            Field("retry", TRIES, "its attempts"),
             *CAPTURE_FIELDS,
             Field(
                 "output_file",
                 TemplateText(),
-                "a file that gets the output as well, also of an action that fails",
+                "a file that also gets the output, even if the action fails",
             ),
             Field(
                 "outputs",
@@ -187,12 +187,12 @@ FORMS: Final = (
             Field(
                 "on_success",
                 AFTERWARDS,
-                "what to do after it, and after validate has found it complete",
+                "what to do if it succeeds, after validate",
             ),
             Field(
                 "on_exit_code",
                 MapOf(AFTERWARDS, EXIT_CODE),
-                "what to do for an exit code; it counts as handled",
+                "what to do for an exit code; the step then counts as handled",
             ),
             Field(
                 "continue_on_error",
@@ -204,15 +204,15 @@ FORMS: Final = (
             Field(
                 "once",
                 Boolean(),
-                "rather ask than do it twice, when it was begun and its end is not known",
+                "ask before it runs again, if it was started and its outcome is unknown",
                 False,
             ),
             Field(
                 "strict",
                 Boolean(),
-                "a missing name is an error; the flow's own setting by default",
+                "an unknown variable is an error; the flow's setting by default",
             ),
-            Field("commit_required", Boolean(), "it fails if it leaves no commit behind", False),
+            Field("commit_required", Boolean(), "it fails if it makes no commit", False),
             Field(
                 "metadata",
                 Record("metadata"),
@@ -225,7 +225,7 @@ FORMS: Final = (
                 "",
             ),
             Field("handler", Refused("write the command itself: shell, tool or agent"), ""),
-            Field("options", Refused("say what is meant in the command itself"), ""),
+            Field("options", Refused("write the options in the command itself"), ""),
             Field("auto_commit", Refused(_NO_COMMITS), ""),
             Field("commit_config", Refused(_NO_COMMITS), ""),
             Field("step_validate", Refused("write validate"), ""),
@@ -245,21 +245,21 @@ FORMS: Final = (
         "metadata",
         "Fields of a step, as older files have them.",
         (
-            Field("retries", Integer(0, MOST_ATTEMPTS), "how often it is tried again"),
+            Field("retries", Integer(0, MOST_ATTEMPTS), "how often it is retried"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field("continue_on_error", Boolean(), "the flow goes on if it fails"),
             ENV_FIELD,
-            Field("commit_required", Boolean(), "it fails if it leaves no commit behind"),
+            Field("commit_required", Boolean(), "it fails if it makes no commit"),
             Field("analysis", NoEffect("there is no analysis to be refreshed"), ""),
         ),
     ),
     RecordType(
         "streams",
         "capture_streams",
-        "What is captured, one by one.",
+        "What is captured.",
         (
             Field("stdout", Boolean(), "the output is part of the value", True),
-            Field("stderr", Boolean(), "what it printed on stderr is part of the value", False),
+            Field("stderr", Boolean(), "its stderr is part of the value", False),
             Field("exit_code", Boolean(), "`name.exit_code` is known", True),
             Field("success", Boolean(), "`name.success` is known", True),
             Field("duration", Boolean(), "`name.duration` is known", True),
@@ -281,13 +281,13 @@ FORMS: Final = (
     RecordType(
         "write_file",
         "file to write",
-        "A file that is put in place whole, or not at all.",
+        "A file that is written completely, or not at all.",
         (
             Field("path", TemplateText(), "which file, below the project", required=True),
             Field(
                 "content",
                 TemplateTree(),
-                "what is in it: text, or data for json and yaml",
+                "its content: text, or data for json and yaml",
                 required=True,
             ),
             Field("format", Choice(("text", "json", "yaml")), "how data is written", "text"),
@@ -305,7 +305,7 @@ FORMS: Final = (
     RecordType(
         "loop",
         "loop",
-        "What `foreach` goes through, written out.",
+        "The explicit form of the items of `foreach`.",
         (
             Field(
                 "items",
@@ -324,7 +324,7 @@ FORMS: Final = (
         "agent",
         "A command-line agent, started through a tool.",
         (
-            Field("prompt", TemplateText(), "what it is to do", required=True),
+            Field("prompt", TemplateText(), "what it should do", required=True),
             Field("tool", PlainText(), "the tool that starts it", "core/agents/claude"),
             Field("model", PlainText(), "which model"),
             Field(
@@ -338,22 +338,22 @@ FORMS: Final = (
     RecordType(
         "prompt",
         "prompt",
-        "A call of a language model.",
+        "A request to a language model.",
         (
-            Field("prompt", TemplateText(), "what is asked", required=True, aliases=("text",)),
-            Field("system", TemplateText(), "what comes before it"),
+            Field("prompt", TemplateText(), "the prompt", required=True, aliases=("text",)),
+            Field("system", TemplateText(), "the system prompt"),
             Field("model", PlainText(), "which model"),
             Field("provider", PlainText(), "whose model"),
             Field(
-                "options", MapOf(Data()), "what else the provider takes: temperature, max_tokens"
+                "options", MapOf(Data()), "further options of the provider: temperature, max_tokens"
             ),
             Field("tools", PATTERNS, "the tools that the model may call; none by default"),
             Field(
                 "once",
                 PATTERNS,
-                "those that are rather asked about than called twice, after a kill",
+                "those for which Plait asks before it calls them a second time after a crash",
             ),
-            Field("schema", MapOf(Data()), "JSON Schema of the answer, which is then data"),
+            Field("schema", MapOf(Data()), "the JSON Schema of the response, which is then data"),
             *AGENT_FIELDS,
         ),
     ),
@@ -365,31 +365,31 @@ FORMS: Final = (
             Field(
                 "url",
                 TemplateText(),
-                "its address; scheme and host are written, or stand under env or parameters, "
-                "unless "
-                "`allow_hosts` says more",
+                "its address; scheme and host are written here, or come from env or parameters, "
+                "unless `allow_hosts` allows more",
                 required=True,
             ),
             Field(
                 "allow_hosts",
                 HOSTS,
-                "the hosts among which a value may choose, by https unless one says http; with `*` "
-                "it may be "
-                "any that is public, and no secrets are sent",
+                "the hosts among which a value may choose, by https unless one says http; `*` "
+                "allows every public host, and then no secrets are sent",
             ),
             Field(
                 "method",
                 Choice(METHODS),
-                "GET, or POST if there is a body, unless this says something else",
+                "its method; by default GET, or POST if there is a body",
             ),
-            Field("headers", MapOf(TemplateText()), "its headers; secrets may stand here"),
-            Field("body", TemplateTree(), "what is sent: text as it is, anything else as JSON"),
+            Field("headers", MapOf(TemplateText()), "its headers; they may contain secrets"),
+            Field(
+                "body", TemplateTree(), "its body: text is sent unchanged, anything else as JSON"
+            ),
             Field(
                 "expect",
                 OneOf(
                     (Integer(100, 599), ListOf(Integer(100, 599))), "a status, or a list of them"
                 ),
-                "the answers that count as success; 2xx by default",
+                "the statuses that count as success; 2xx by default",
                 aliases=("expect_status",),
             ),
         ),

@@ -191,7 +191,7 @@ WRONG = [
     ("headers: {authorization: Bearer sk-123}",                    "the header 'authorization' looks like a key, and a key never stands in a file"),
     ("auth: {key: sk-123}",                                        "'key' is not a field of an auth"),
     ("auth: {env: 'A B'}",                                         "'env' must be the name of an environment variable"),
-    ("prices: {m: {input: 1}}",                                    "a price needs 'output': tokens of the answer"),
+    ("prices: {m: {input: 1}}",                                    "a price needs 'output': tokens of the response"),
     ("retry: {statuses: [200]}",                                   "a part of 'statuses' must be a whole number from 400 to 599"),
     ("stream: maybe",                                              "'stream' must be true or false, not text"),
     ("[1]",                                                        "this file must be a map: provider, not a list"),

@@ -87,7 +87,7 @@ ROWS = [
      ["shadowed-name: 'state' is a name of every graph, so no item can have it"]),
     ("start: a\nnodes: {a: {tool: x, remote: y}}",                       ["refused-field: 'remote' does not exist here"]),
     ("permissions: [x]\nstart: a\nnodes: {a: {}}",
-     ["no-effect: 'permissions' has no effect here: trust decides which tools run, for a graph as for everybody"]),
+     ["no-effect: 'permissions' has no effect here: trust decides which tools run"]),
     ("start: a\nnodes: {a: {tool: x, action: {tool: y}}}", ["contradiction: 'tool' and 'action' are both actions"]),
     ("start: a\nnodes: {a: {tool: x, params: {v: '${sate.n}'}}}", ["unknown-name: unknown variable 'sate.n'"]),
     ("inputs: [q]\nstart: a\nnodes: {a: {return: '${q} ${inputs.q}'}}", ["unknown-name: unknown variable 'q'"]),

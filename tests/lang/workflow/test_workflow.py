@@ -573,7 +573,7 @@ BAD = [
     ),
     (
         "map: {input: [1]}\n",
-        "flow.yaml:1:7: a map needs 'steps': what is done for each item\n"
+        "flow.yaml:1:7: a map needs 'steps': the steps for each item\n"
         "1 | map: {input: [1]}\n"
         "  |       ^^^^^\n"
         "fix: add steps: …",
