@@ -1,27 +1,25 @@
-"""What may run: nothing that a project brings along, before you trusted it or its signer.
+"""Decide which files may run. A file of a project runs only if you trust the project or the signer.
 
-    system    bytes that the manifest of the installation lists
-    user      your own files, which nobody else can write, or signed ones
-    project   signed by a key you trust for that id; or you trusted the project
+    system    files with the bytes that the manifest of the installation lists
+    user      your own files that only you can write, or signed ones
+    project   signed by a key that you trust for the id; or you trust the project
 
-A signature that is there must hold: whatever else is trusted, a file whose
-signature is false, revoked or older than what ran here before is refused.
-Files of config/ that a tool asks for are items like the tool: they decide what it does.
+An existing signature must be valid. A file whose signature is false, revoked, or older than a
+version that ran here is refused, whatever else you trust. The config files of a tool need trust
+like the tool itself, because they decide what it does.
 
-A project can ask for more, never for less: signatures (`trust: signed` in its
-`.ai/plait.yaml`), and, where the user says so, the very bytes of its `plait.lock`.
+A project can demand more, never less: signatures (`trust: signed` in its `.ai/plait.yaml`). The
+user can demand the exact bytes of its `plait.lock`.
 
-What you trust stands below your user space and nowhere else, so a repository
-cannot bring its own trust, and nothing here reads the environment.  A decision
-is about `Item.data`, the bytes that were read once and will run.
+What you trust is recorded only in your user space, so a repository cannot bring its own trust.
+Nothing here reads the environment. A decision is about `ToolFile.data`: the bytes that were read
+once and will run.
 
-    trust_store     the keys, projects and versions that you trust
-    trust_question  what a project brings along, to be asked about
-    lock            the bytes that a project must have
-    keys            your own private keys
-    private_files   files that only you can change
+    store      the keys, projects and versions that you trust
+    lockfile   the bytes that a project must have
+    keys       your own private keys
 
-Whoever deals with trust imports it from here, whichever of them keeps it.
+Other packages import their names from here.
 """
 
 from __future__ import annotations
@@ -77,8 +75,6 @@ if TYPE_CHECKING:
     from plait.tools.trust.keys import Effort, KeyFolder
     from plait.tools.trust.lockfile import Lockfile
 
-    pass
-
 __all__ = [
     "CLOCK_SKEW",
     "RESERVED",
@@ -100,14 +96,11 @@ __all__ = [
 ]
 
 _LATER: Final = {
-    "AskTrust": "trust_question",
     "Effort": "keys",
     "KeyFolder": "keys",
     "Lockfile": "lockfile",
-    "TrustQuestion": "trust_question",
-    "project_files": "trust_question",
 }
-"""What a decision needs only when somebody is asked or signs."""
+"""Names that only signing and lockfiles need, by module: they load on first use."""
 
 
 def __getattr__(name: str) -> object:
@@ -126,7 +119,7 @@ _MOST_VERIFIED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrustDecision:
-    """Whether an item may run, on whose word, and why."""
+    """Whether an item may run, on what basis, and why."""
 
     item: ToolFile = field(repr=False)
     allowed: bool
@@ -136,7 +129,7 @@ class TrustDecision:
     owner: str | None = None
     signature: Signature | None = None
     project_trusted: bool = False
-    """Did the user trust the whole project, its `.env` and its interpreters included?"""
+    """Does the user trust the whole project, including its `.env` and its interpreters?"""
     code: str = ""
     fix: str = ""
     askable: bool = False
@@ -176,8 +169,7 @@ class Trust:
         self._ask = ask
         self._now = now
         self._allow_downgrade = frozenset(allow_downgrade)
-        # A user space that the project brought, or came with: what it says about trust is not
-        # believed.
+        # A user space that may have come with the project is not believed.
         self._foreign = self.project and foreign_place(user, self.project, home or account_home())
         self._verified: set[tuple[str, ...]] = set()
         self._signatures: dict[str, Signature | None] = {}
@@ -187,7 +179,7 @@ class Trust:
         self._lock: Lockfile | None = None
 
     def with_lockfile(self, lock: Lockfile) -> Trust:
-        """The same, but nothing runs that is not in the lock as it is."""
+        """The same, but a file runs only if the lockfile lists its exact bytes."""
         from copy import copy
 
         held = copy(self)
@@ -197,49 +189,46 @@ class Trust:
     def require(
         self, items: Sequence[ToolFile], *, running: bool = True
     ) -> tuple[TrustDecision, ...]:
-        """The verdicts, if all items may run; one error about all that may not.
+        """The decisions, if all items may run. Raises one TrustError about all that may not.
 
-        Not `running`: they are only looked at, and do not count as versions that ran here.
+        Without `running` the items do not count as versions that ran here.
         """
-        verdicts = self._judge_all(items)
-        if self._ask is not None and _worth_asking(verdicts):
-            verdicts = self._judge_after_asking(items, self._ask)
-        refused = [verdict for verdict in verdicts if not verdict.allowed]
+        decisions = self._judge_all(items)
+        if self._ask is not None and _worth_asking(decisions):
+            decisions = self._judge_after_asking(items, self._ask)
+        refused = [decision for decision in decisions if not decision.allowed]
         if refused:
             raise self._refusal(refused)
         if running:
-            self._remember(verdicts)
-        return verdicts
+            self._remember(decisions)
+        return decisions
 
     def admit(
         self, items: Sequence[ToolFile], *, running: bool = True
     ) -> tuple[list[TrustDecision], list[TrustDecision]]:
-        """The verdicts on files that lie beside a tool: those that may come along, and those that
-        nobody speaks for, which stay behind.
+        """The decisions about files beside a tool: those that it may use, and those without trust,
+        which it does not get.
 
-        One error if something speaks against a file: a false signature, a newer version that ran, a
-        lock.
+        Raises TrustError if a file must not run: a false signature, an older version, the lockfile.
         """
-        verdicts = self._judge_all(items)
-        if refused := _select_refused(verdicts):
+        decisions = self._judge_all(items)
+        if refused := _select_refused(decisions):
             raise self._refusal(refused)
-        allowed = [verdict for verdict in verdicts if verdict.allowed]
+        allowed = [decision for decision in decisions if decision.allowed]
         if running:
             self._remember(allowed)
-        return allowed, [verdict for verdict in verdicts if not verdict.allowed]
+        return allowed, [decision for decision in decisions if not decision.allowed]
 
     def find_refused(self, items: Sequence[ToolFile]) -> list[TrustDecision]:
-        """The verdicts on those files beside a tool that something speaks against; remembers
-        nothing.
-        """
+        """The decisions about files beside a tool that must not run. Records nothing."""
         return _select_refused(self._judge_all(items))
 
     def decide(self, item: ToolFile) -> TrustDecision:
-        """Whether one item may run; asks nobody and remembers nothing."""
+        """Decide about one item. Does not ask the user, and records nothing."""
         return self._judge_all([item])[0]
 
     def trust_project(self, *, origin: str) -> None:
-        """Trust everything that the project brings; `origin` says how the user told us."""
+        """Trust all files of the project. `origin` says how the user decided."""
         if self.project is None:
             raise InputError(
                 "there is no project to trust", fix="name its folder", code="no-project"
@@ -255,21 +244,21 @@ class Trust:
 
     @property
     def project_trusted(self) -> bool:
-        """Did the user trust the whole project, without it demanding signatures?"""
+        """Does the user trust the whole project, and the project demands no signatures?"""
         return self.trusts_project and not self._needs_signatures()
 
     @property
     def trusts_project(self) -> bool:
-        """Did the user trust the whole project, whatever it demands beside that?"""
+        """Does the user trust the whole project, even if it demands signatures?"""
         return self.project is not None and not self._foreign and self.store.trusts(self.project)
 
-    def rests_on(self, verdict: TrustDecision) -> tuple[str, ...]:
-        """The files that a verdict rests on, there or not: while none of them changes, it holds."""
-        item, store = verdict.item, self.store
+    def rests_on(self, decision: TrustDecision) -> tuple[str, ...]:
+        """The files that a decision depends on, missing ones too. It holds until one changes."""
+        item, store = decision.item, self.store
         files = [item.path, f"{item.path}.sig", f"{store.root}/projects.json"]
         files.append(f"{self.project}/.ai/{_SETTINGS}")
-        if verdict.signature is not None:
-            key = f"{verdict.signature.fingerprint}.json"
+        if decision.signature is not None:
+            key = f"{decision.signature.fingerprint}.json"
             files += [
                 f"{store.root}/{key}",
                 f"{store.machine}/{key}",
@@ -282,30 +271,28 @@ class Trust:
     def _judge_after_asking(
         self, items: Sequence[ToolFile], ask: AskTrust
     ) -> tuple[TrustDecision, ...]:
-        with self._question:  # threads that run items in parallel put the question once
-            verdicts = self._judge_all(items)
-            if self._said_no or not _worth_asking(verdicts) or self.project is None:
-                return verdicts
-            pass
-
-            needed = tuple(verdict.item for verdict in verdicts if verdict.askable)
+        with self._question:  # threads that run items in parallel ask once
+            decisions = self._judge_all(items)
+            if self._said_no or not _worth_asking(decisions) or self.project is None:
+                return decisions
+            needed = tuple(decision.item for decision in decisions if decision.askable)
             if not ask(TrustQuestion(self.project, needed, project_files(self.project))):
                 self._said_no = True
-                return verdicts
+                return decisions
             self.trust_project(origin="asked")
         return self._judge_all(items)
 
     def _refusal(self, refused: Sequence[TrustDecision]) -> PlaitError:
-        askable = [verdict for verdict in refused if verdict.askable]
+        askable = [decision for decision in refused if decision.askable]
         problems = [
             Problem(
-                f"'{verdict.item.id}' may not run: {verdict.why}",
-                verdict.item.path,
-                verdict.fix,
-                code=verdict.code,
+                f"'{decision.item.id}' may not run: {decision.why}",
+                decision.item.path,
+                decision.fix,
+                code=decision.code,
             )
-            for verdict in refused
-            if not verdict.askable
+            for decision in refused
+            if not decision.askable
         ]
         if askable and self.project is not None:
             problems.append(_not_trusted(self.project, askable))
@@ -315,8 +302,10 @@ class Trust:
 
     def _judge_all(self, items: Sequence[ToolFile]) -> tuple[TrustDecision, ...]:
         trusted = self.project_trusted
-        verdicts = (replace(self._judge(item, trusted), project_trusted=trusted) for item in items)
-        return tuple(verdicts) if self._lock is None else tuple(map(self._judge_by_lock, verdicts))
+        decisions = (replace(self._judge(item, trusted), project_trusted=trusted) for item in items)
+        return (
+            tuple(decisions) if self._lock is None else tuple(map(self._judge_by_lock, decisions))
+        )
 
     def _judge(self, item: ToolFile, trusted: bool) -> TrustDecision:
         match item.space.name:
@@ -339,36 +328,36 @@ class Trust:
         )
 
     def _judge_own(self, item: ToolFile) -> TrustDecision:
-        verdict = self._judge_signature(item)
-        if verdict.allowed or not verdict.askable:
-            return verdict
+        decision = self._judge_signature(item)
+        if decision.allowed or not decision.askable:
+            return decision
         if (open_to_others := writable_by_others(item.path, item.space.root)) is not None:
             return TrustDecision(
                 item,
                 False,
-                f"others can write {open_to_others}, and {verdict.why}",
+                f"others can write {open_to_others}, and {decision.why}",
                 code="unsafe-user-file",
                 fix=f"look at it, then type: chmod go-w {shlex.quote(open_to_others)}",
             )
-        why = f"it is your own file; {verdict.why}"
-        return TrustDecision(item, True, why, "user-space", signature=verdict.signature)
+        why = f"it is your own file; {decision.why}"
+        return TrustDecision(item, True, why, "user-space", signature=decision.signature)
 
     def _judge_brought(self, item: ToolFile, trusted: bool) -> TrustDecision:
-        verdict = self._judge_signature(item)
-        if verdict.allowed or not verdict.askable:
-            return verdict
+        decision = self._judge_signature(item)
+        if decision.allowed or not decision.askable:
+            return decision
         if trusted:
-            why = f"you trusted this project; {verdict.why}"
-            return TrustDecision(item, True, why, "project", signature=verdict.signature)
+            why = f"you trusted this project; {decision.why}"
+            return TrustDecision(item, True, why, "project", signature=decision.signature)
         if self._foreign:
-            return replace(verdict, askable=False, fix=foreign_fix(self._foreign))
+            return replace(decision, askable=False, fix=foreign_fix(self._foreign))
         if self.project is not None and self._needs_signatures():
-            why = f"{verdict.why}, and this project demands signatures (trust: signed)"
-            return replace(verdict, askable=False, why=why)
-        return replace(verdict, askable=self.project is not None)
+            why = f"{decision.why}, and this project demands signatures (trust: signed)"
+            return replace(decision, askable=False, why=why)
+        return replace(decision, askable=self.project is not None)
 
     def _judge_signature(self, item: ToolFile) -> TrustDecision:
-        """By its signature alone; `askable` if that neither speaks for the item nor against it."""
+        """Decide by the signature alone. `askable` if it neither allows nor forbids the item."""
         try:
             signature = self._signature(item)
         except TrustError as error:
@@ -426,18 +415,18 @@ class Trust:
             signature,
         )
 
-    def _judge_by_lock(self, verdict: TrustDecision) -> TrustDecision:
-        """A lock only refuses; what came with Plait has the digests of the installation for it."""
-        item = verdict.item
+    def _judge_by_lock(self, decision: TrustDecision) -> TrustDecision:
+        """A lockfile only refuses. It does not list system files, which the manifest covers."""
+        item = decision.item
         if (
             self._lock is None
-            or verdict.by == "manifest"
-            or (not verdict.allowed and not verdict.askable)
+            or decision.by == "manifest"
+            or (not decision.allowed and not decision.askable)
         ):
-            return verdict
+            return decision
         pinned = self._lock.files.get(_relative(item)) if item.space.name == "project" else None
         if pinned == item.digest:
-            return verdict
+            return decision
         why = (
             "it has changed since plait.lock was written"
             if pinned
@@ -460,7 +449,7 @@ class Trust:
 
     def _verify(self, item: ToolFile, signature: Signature, key: TrustedKey) -> None:
         extension = _extension(item)
-        # The signature as a whole: one that stands in a file of its own is not part of the digest.
+        # With the whole signature: one in a `.sig` file is not part of the digest.
         known = (item.digest, item.kind, item.id, extension, signature.text)
         if known in self._verified:
             return
@@ -476,28 +465,28 @@ class Trust:
             self._verified.clear()
         self._verified.add(known)
 
-    # ── remembering ──────────────────────────────────────────────────────
+    # ── versions that ran ────────────────────────────────────────────────
 
-    def _remember(self, verdicts: Iterable[TrustDecision]) -> None:
+    def _remember(self, decisions: Iterable[TrustDecision]) -> None:
         ran = {
-            self._version_key(verdict.item): Version(verdict.signature.time, verdict.signature.hash)
-            for verdict in verdicts
-            if verdict.by == "signature" and verdict.signature is not None
+            self._version_key(decision.item): Version(
+                decision.signature.time, decision.signature.hash
+            )
+            for decision in decisions
+            if decision.by == "signature" and decision.signature is not None
         }
         downgraded = {
-            self._version_key(v.item) for v in verdicts if v.item.id in self._allow_downgrade
+            self._version_key(v.item) for v in decisions if v.item.id in self._allow_downgrade
         }
         self.store.remember(ran, replacing=downgraded)
 
     def _version_key(self, item: ToolFile) -> str:
-        """What is remembered together: the versions of one file of one project, or of yours."""
+        """The key for the versions of one file, of one project or of the user."""
         space = f"project {self.project}" if item.space.name == "project" else item.space.label
         return version_key(space, item.kind, item.id, _extension(item))
 
     def _needs_signatures(self) -> bool:
-        """Does the project demand signatures?  It can ask for more than the user, never for
-        less.
-        """
+        """Does the project demand signatures? It can demand more than the user, never less."""
         root = os.path.join(self.project or "/", ".ai")
         stamp = file_stamp(f"{root}/{_SETTINGS}")
         known = self._demand
@@ -512,30 +501,34 @@ _SETTINGS: Final = "plait.yaml"
 _KNOWN_SETTINGS: Final = ("trust", "keep_runs")
 
 
-def _select_refused(verdicts: Sequence[TrustDecision]) -> list[TrustDecision]:
-    return [verdict for verdict in verdicts if not verdict.allowed and not _unspoken(verdict)]
+def _select_refused(decisions: Sequence[TrustDecision]) -> list[TrustDecision]:
+    return [
+        decision for decision in decisions if not decision.allowed and not _lacks_trust(decision)
+    ]
 
 
-def _unspoken(verdict: TrustDecision) -> bool:
-    """Does nobody speak for an item, and nothing against it?"""
-    if verdict.code == "changed-system-file":
-        return _relative(verdict.item) not in manifest_digests(verdict.item.space.root)
-    return verdict.askable or verdict.code in _UNSPOKEN
+def _lacks_trust(decision: TrustDecision) -> bool:
+    """Does an item only lack trust, so that nothing forbids it?"""
+    if decision.code == "changed-system-file":
+        return _relative(decision.item) not in manifest_digests(decision.item.space.root)
+    return decision.askable or decision.code in _LACKING_TRUST
 
 
-_UNSPOKEN: Final = (
+_LACKING_TRUST: Final = (
     "unsigned", "content-only", "unknown-key", "out-of-scope", "key-ended", "unsafe-user-file"
 )  # fmt: skip
 
 
-def _worth_asking(verdicts: Iterable[TrustDecision]) -> bool:
-    """Is something refused, and would a yes to the project be enough?"""
-    refused = [verdict for verdict in verdicts if not verdict.allowed]
-    return bool(refused) and all(verdict.askable for verdict in refused)
+def _worth_asking(decisions: Iterable[TrustDecision]) -> bool:
+    """Is something refused that would be allowed if the user trusted the project?"""
+    refused = [decision for decision in decisions if not decision.allowed]
+    return bool(refused) and all(decision.askable for decision in refused)
 
 
 def _not_trusted(project: str, refused: Sequence[TrustDecision]) -> Problem:
-    names = [f"{verdict.item.id}{_extension(verdict.item)} ({verdict.why})" for verdict in refused]
+    names = [
+        f"{decision.item.id}{_extension(decision.item)} ({decision.why})" for decision in refused
+    ]
     files = "a file" if len(names) == 1 else f"{len(names)} files"
     return Problem(
         f"this project brings {files} that nobody you trust has signed: "
@@ -583,9 +576,8 @@ def _demands_signatures(root: str) -> bool:
         line for line in contents[0].splitlines() if line.strip() and not line.startswith(b"#")
     ]
     if plain in ([], [b"trust: project"], [b"trust: signed"]):
-        return plain == [
-            b"trust: signed"
-        ]  # as `plait init` writes it; to load YAML takes longer than a call
+        # As `plait init` writes it. Loading YAML takes longer than a call.
+        return plain == [b"trust: signed"]
     from plait.core.documents import Mapping as MappingNode
     from plait.core.documents import Scalar, parse
 
@@ -596,15 +588,15 @@ def _demands_signatures(root: str) -> bool:
             return False
         case MappingNode():
             require_valid_settings(node)
-            said = node.get("trust")
-            return isinstance(said, Scalar) and said.value == "signed"
+            value = node.get("trust")
+            return isinstance(value, Scalar) and value.value == "signed"
     raise DocumentError(
         "the settings of a project are a map", node.span, "write trust: signed", code="not-a-map"
     )
 
 
 def require_valid_settings(node: MappingNode) -> None:
-    """Also of what does not ask for signatures: a slip of the pen must not mean less."""
+    """Raise DocumentError for every wrong setting: a typo must not mean less safety."""
     from plait.core.documents import Scalar
 
     problems = [
@@ -622,19 +614,19 @@ def require_valid_settings(node: MappingNode) -> None:
     match node.get("trust"):
         case None | Scalar(None) | Scalar("project") | Scalar("signed"):
             pass
-        case said:
+        case value:
             fix = "write trust: signed"
             problems.append(
-                Problem("'trust' is 'signed' or 'project'", said.span, fix, code="bad-trust")
+                Problem("'trust' is 'signed' or 'project'", value.span, fix, code="bad-trust")
             )
     match node.get("keep_runs"):
         case None | Scalar(None) | Scalar("all"):
             pass
         case Scalar(int(number)) if number > 0 and not isinstance(number, bool):
             pass
-        case said:
+        case value:
             what, fix = "'keep_runs' is a whole number above 0, or all", "write keep_runs: all"
-            problems.append(Problem(what, said.span, fix, code="bad-setting"))
+            problems.append(Problem(what, value.span, fix, code="bad-setting"))
     if problems:
         raise DocumentError.together(problems)
 
@@ -644,11 +636,11 @@ _MOST_SHOWN: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrustQuestion:
-    """What a person is asked: may this project run what it brings along?"""
+    """The question to the user: may this project run its files?"""
 
     project: str
     items: tuple[ToolFile, ...]
-    """What is about to run."""
+    """The files that are about to run."""
     brings: tuple[str, ...]
     """Every file that would be trusted, relative to the project."""
 
@@ -677,7 +669,7 @@ def _tools_first(entry: tuple[str, int]) -> tuple[bool, str]:
 
 
 def project_files(project: str) -> tuple[str, ...]:
-    """The files that trusting a project lets run, for a person to look at."""
+    """The files that could run if the user trusted the project, for people to inspect."""
     found = [".env"] if os.path.lexists(os.path.join(project, ".env")) else []
     for folder, folders, files in os.walk(os.path.join(project, ".ai"), followlinks=False):
         inside = os.path.relpath(folder, project).replace(os.sep, "/")

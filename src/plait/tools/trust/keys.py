@@ -1,13 +1,11 @@
-"""The user's private keys: a file for each that nobody else can read, closed with a passphrase if
-you like.
+"""The user's private keys: one file per key that only the user can read, encrypted if you like.
 
-A key is never written over another, and a file that was tampered with is
-refused: what is opened has the public half that stands beside it.
+A key never overwrites another one. A file is refused if its private key does not match the public
+key beside it.
 
-A key that takes the place of another first stands in a file of its own, together
-with the statement that both have signed: `NAME.next`.  As long as that file is
-there the rotation is not ended, and `rotate` goes on with it; whatever it was
-interrupted in, the name leads to a key that is trusted.
+A rotation first writes the new key to `NAME.next`, with the statement that both keys have signed.
+While that file exists the rotation is not finished, and `rotate` continues it. Wherever it was
+interrupted, the name leads to a trusted key.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What it costs to try one passphrase; the default takes about a second and 256 MiB."""
+    """The cost to try one passphrase; by default about a second and 256 MiB."""
 
     operations: int = 3
     memory: int = 256 << 20
@@ -76,7 +74,7 @@ class KeyFolder:
         passphrase: Secret | None = None,
         effort: Effort | None = None,
     ) -> PrivateKey:
-        """A new key, closed with the passphrase if there is one; never over an old one."""
+        """Make a new key, encrypted if there is a passphrase. Never overwrites a key."""
         key = PrivateKey.generate()
         path = self._path(name)
         make_private_folder(self.root)
@@ -101,13 +99,13 @@ class KeyFolder:
         return key
 
     def public(self, name: str = "signing") -> bytes:
-        """The public half of a key; it needs no passphrase."""
+        """The public key, which needs no passphrase."""
         match self._record(name):
             case {"public": str(public)} if is_key(public):
                 return bytes.fromhex(public)
         raise damaged_file_error(self._path(name))
 
-    # ── a key in place of another ────────────────────────────────────────
+    # ── rotation ─────────────────────────────────────────────────────────
 
     def begin_rotation(
         self,
@@ -117,7 +115,7 @@ class KeyFolder:
         passphrase: Secret | None = None,
         effort: Effort | None = None,
     ) -> bytes:
-        """A new key and the statement about it, kept together until the rotation has ended."""
+        """Write a new key and the statement about it, until `end_rotation`."""
         key = PrivateKey.generate()
         statement = statement_about(key)
         record = {**self._make_record(key, passphrase, effort), "rotation": statement.decode()}
@@ -125,33 +123,31 @@ class KeyFolder:
         return statement
 
     def rotation(self, name: str) -> bytes | None:
-        """The statement of a rotation that was begun and has not ended."""
+        """The statement of an unfinished rotation, or None."""
         record = self._next(name)
         return None if record is None else record["rotation"].encode()
 
     def exchange(self, name: str, reached: Callable[[str], None]) -> str:
-        """Give a key's name to its successor, once or again; the name under which the old one is
-        kept.
-        """
+        """Give the name to the new key; may be repeated. Returns the new name of the old key."""
         record = self._next(name)
         if record is None:
             raise damaged_file_error(self._path(name))
         kept = f"{name}-until-{key_fingerprint(bytes.fromhex(record['public']))[:8]}"
         if self.public(name).hex() != record["public"]:
             with suppress(FileExistsError):
-                # Two names for the old key, so that one of them is always there.
+                # The old key gets its second name first, so that it always has one.
                 with_os_errors(
                     lambda: os.link(self._path(name), self._path(kept)),
                     self.root,
                     passing=(FileExistsError,),
                 )
             reached("kept")
-            key = {field: said for field, said in record.items() if field != "rotation"}
+            key = {field: value for field, value in record.items() if field != "rotation"}
             write_atomic(self.root, f"{name}.key", _encode_record(key))
         return kept
 
     def end_rotation(self, name: str) -> None:
-        """The statement has been handed out: the rotation is over."""
+        """Finish the rotation, after the caller has published the statement."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(name, "next"))
         sync_folder(self.root)
@@ -192,7 +188,7 @@ class KeyFolder:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """What came of a rotation; the statement is for all who trust the old key."""
+    """The result of a rotation. The statement is for all who trust the old key."""
 
     statement: bytes
     fingerprint: str
@@ -212,10 +208,10 @@ def rotate(
     now: Now = time.time,
     reached: Callable[[str], None] = lambda _: None,
 ) -> Rotated:
-    """Put a new key in the place of an old one, or go on with what was begun; `reached` hears each
-    step.
+    """Replace a key by a new one, or continue an unfinished rotation. `reached` is called after
+    each step.
 
-    The caller hands the statement out and then says `folder.end_rotation`.
+    The caller publishes the statement, then calls `folder.end_rotation`.
     """
     with lock_folder(folder.root):
         statement = folder.rotation(name)
@@ -239,7 +235,7 @@ def rotate(
         rotation = read_rotation(statement)
         if store.require_key(key_fingerprint(rotation.old)).version < rotation.version:
             store.rotate(statement, origin=origin, meanwhile=exchange)
-        else:  # all is done but that the statement was handed out
+        else:  # only `end_rotation` is missing
             exchange()
         reached("ended")
     return Rotated(statement, key_fingerprint(rotation.new), kept[0])

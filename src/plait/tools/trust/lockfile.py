@@ -1,8 +1,7 @@
-"""A lock: the bytes that the tools and the config of a project must have.
+"""The lockfile: the bytes that the tools and the config of a project must have.
 
-`plait.lock` in the project's folder lists the digest of each file below
-`.ai/tools` and `.ai/config`.  It lets nothing run; who asks for it (`--locked`)
-runs those very bytes and nothing else.
+`plait.lock` in the project folder lists the digest of each file below `.ai/tools` and
+`.ai/config`. It grants no trust. With `--locked` only files with exactly these bytes run.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _LOCKED: Final = ("tools", "config")
 
 @dataclass(frozen=True, slots=True)
 class Lockfile:
-    """The files of a project, each with the digest that it must have."""
+    """The files of a project with the digests that they must have."""
 
     files: Mapping[str, str]
     """By their path below `.ai`, for example `tools/team/report.py`."""
 
     @classmethod
     def of(cls, project: str) -> Lockfile:
-        """The lock of what the project holds now."""
+        """The lockfile for the current files of the project."""
         root = os.path.join(project, ".ai")
         read = ((path, read_below(root, path)) for path in _lockable(root))
         return cls(
@@ -42,7 +41,7 @@ class Lockfile:
 
     @classmethod
     def read(cls, project: str) -> Lockfile:
-        """The lock that the project has."""
+        """Read the lockfile of the project."""
         path = os.path.join(project, LOCK)
         contents = read_below(project, LOCK)
         if contents is None:
@@ -64,12 +63,12 @@ class Lockfile:
 
     @property
     def text(self) -> str:
-        """What stands in the file, sorted, so that two versions of it can be compared."""
+        """The content of the file, sorted, so that versions can be compared."""
         record = {"format": LOCK_FORMAT, "files": dict(sorted(self.files.items()))}
         return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
     def differences(self, now: Lockfile) -> Iterator[tuple[str, str]]:
-        """Each file that is not as it was locked, and what became of it."""
+        """Each file that differs from the lockfile, and how."""
         for path in sorted({*self.files, *now.files}):
             if path not in now.files:
                 yield path, "it has gone since plait.lock was written"
@@ -80,9 +79,7 @@ class Lockfile:
 
 
 def _lockable(root: str) -> Iterator[str]:
-    """The plain files that could run or be read; installed packages are pinned by their own
-    tools.
-    """
+    """The files that could run or be read. Installed packages have their own lockfiles."""
     for top in _LOCKED:
         for folder, folders, files in os.walk(os.path.join(root, top), followlinks=False):
             folders[:] = sorted(

@@ -2,7 +2,7 @@
 
 `manifest.json` in the root of the space lists every file.  A file that is not listed, or has other
 bytes, does not run.  The header of a file that is as listed is taken from the manifest, so the file
-itself is not parsed.  `manifest` writes it.
+itself is not parsed.  The module `manifest` writes it.
 """
 
 from __future__ import annotations

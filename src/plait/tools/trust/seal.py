@@ -1,12 +1,10 @@
-"""A seal that only this user can make: what bears it was written by this user's own Plait, on this
-machine.
+"""Seals prove that this user's Plait wrote a text on this machine.
 
-Sealed is what Plait writes into a project and believes later: the facts of a run, a result that is
-kept. Whatever else lies there may have come with a clone or an archive, and decides nothing.
+Plait seals what it writes into a project and believes later: the facts of a run, a cached result.
+Everything else in a project may have come with a clone or an archive, and is not believed.
 
-The key is random and made on first use.  It lies in the user space, in a file that only its owner
-can read.  A user space that may have come along with the project makes no seal, and none that it
-made holds.
+The key is random and made on first use. It is in the user space, in a file that only its owner can
+read. A user space that may have come with the project makes no seals, and its seals do not hold.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from plait.tools.trust.user_space import account_home, foreign_fix, foreign_plac
 NAME: Final = "seal.key"
 KEY_BYTES: Final = 32
 BLOCK: Final = 64
-"""Of SHA-256, in bytes: HMAC fills its key up to that."""
+"""The block size of SHA-256 in bytes, to which HMAC pads its key."""
 
 
 class Seals:
-    """Those of one user; `project` is the folder in which they are found again."""
+    """The seals of one user in the folder `project`."""
 
     def __init__(self, user: str, project: str, *, home: str | None = None) -> None:
         self._folder = os.path.join(user, "trust")
@@ -41,7 +39,7 @@ class Seals:
         self._key: bytes | None = None
 
     def make(self, text: str) -> str:
-        """The seal for a text; TrustError where there is no key and none can be made."""
+        """The seal of a text. Raises TrustError if there is no key and none can be made."""
         self._require_own()
         key = self._load_key()
         if key is None:
@@ -53,10 +51,10 @@ class Seals:
         return _hmac(key, text)
 
     def holds(self, text: str, seal: str) -> bool:
-        """Did this user seal this very text?  TrustError where the user space cannot say so."""
+        """Did this user seal this text? Raises TrustError if the user space is not believed."""
         self._require_own()
         key = self._load_key()
-        # Compared as digests, so that the time it takes says nothing about either.
+        # Digests are compared, so that the time reveals nothing about the seal.
         return key is not None and _digest(_hmac(key, text)) == _digest(seal)
 
     def _require_own(self) -> None:
@@ -87,9 +85,7 @@ class Seals:
 
 
 def _hmac(key: bytes, text: str) -> str:
-    """RFC 2104 with SHA-256.  The module `hmac` loads OpenSSL, which takes longer than all of
-    this.
-    """
+    """RFC 2104 with SHA-256. The module `hmac` loads OpenSSL, which takes much longer."""
     padded = key.ljust(BLOCK, b"\0")
     inner = sha256(
         bytes(byte ^ 0x36 for byte in padded) + text.encode("utf-8", "surrogatepass")

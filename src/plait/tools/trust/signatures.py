@@ -1,6 +1,6 @@
 """A signature is valid for one id, one kind and all bytes of a file.
 
-It stands in a comment, on the first line or on the second after `#!`:
+It is a comment on the first line, or on the second line after `#!`:
 
     # plait:signed:TIME:HASH:SIG:FP
 
@@ -9,12 +9,12 @@ It stands in a comment, on the first line or on the second after `#!`:
     SIG   Ed25519 over (format, kind, id with extension, TIME, HASH, FP), base64url
     FP    SHA-256 of the signer's public key
 
-The id is not written down: it is the one under which the file was asked for, so
-a copy under another name does not verify.  A file that cannot hold a comment
-(JSON) has the same text in a file beside it, `NAME.json.sig`.  Lines of the tag
-`rye` are read, but they speak for the content alone, and `verify` refuses them.
+The line does not contain the id. The id is the one under which the file is requested, so a copy
+under another name does not verify. A file that cannot hold a comment (JSON) has the same text in a
+file beside it, `NAME.json.sig`. Lines with the tag `rye` are read, but they cover only the content,
+and `verify` refuses them.
 
-Everything here works on bytes that were already read; no file, no clock.
+Everything here works on bytes that were already read, without files and clock.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ _COMMENTS: Final = {
     **dict.fromkeys((".js", ".mjs", ".cjs", ".ts", ".go"), ("// ", "")),
     **dict.fromkeys((".md", ".html"), ("<!-- ", " -->")),
 }
-_SAID: Final = (
+_STATEMENT: Final = (
     rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ):(?P<hash>[0-9a-f]{64}):(?P<value>[\w-]{86})"
 )
-# Patterns are compiled when a file is signed: most are not, and a call should not wait for them.
-_PLAIT: Final = rb"plait:signed:" + _SAID + rb":(?P<key>[0-9a-f]{64})"
+# Patterns are compiled only for a signed file. Most files are not, and a call should not wait.
+_PLAIT: Final = rb"plait:signed:" + _STATEMENT + rb":(?P<key>[0-9a-f]{64})"
 _RYE: Final = (
-    rb"rye:signed:" + _SAID + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
+    rb"rye:signed:"
+    + _STATEMENT
+    + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
 )
 _COMMENTED: Final = rb"(?:(?:#|//) (?P<plain>\S+)|<!-- (?P<marked>\S+) -->)\n"
 _MARKS: Final = (b"plait:signed:", b"rye:signed:")
@@ -57,7 +59,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature as it is written; it says nothing before it is verified."""
+    """A signature as it is written. It means nothing before it is verified."""
 
     tag: Tag
     time: str
@@ -65,11 +67,11 @@ class Signature:
     value: str
     fingerprint: str
     line: tuple[int, int] | None = None
-    """Where its line begins and ends in the file; None if it stands in a file of its own."""
+    """Where its line starts and ends in the file. None if it is in a `.sig` file."""
 
     @property
     def content_only(self) -> bool:
-        """Does it leave the id, kind and time of the file open?"""
+        """Does it not cover the id, the kind and the time?"""
         return self.tag == "rye"
 
     @property
@@ -114,7 +116,7 @@ def key_fingerprint(public_key: bytes) -> str:
 
 
 def require_valid_key(public_key: bytes) -> bytes:
-    """A public key under which nothing can be forged: canonical, and of the full order."""
+    """Return the key. Raises unless it is canonical and of the full order, so safe from forgery."""
     from nacl.bindings import crypto_core_ed25519_is_valid_point
 
     if len(public_key) != KEY_BYTES:
@@ -133,12 +135,12 @@ def require_valid_key(public_key: bytes) -> bytes:
 
 
 def time_text(now: float) -> str:
-    """A moment as it stands in a signature; such texts sort like the moments."""
+    """A time in the form of signatures. These texts sort by time."""
     return strftime(_MOMENT, gmtime(int(now)))
 
 
 def has_comment_syntax(extension: str) -> bool:
-    """Can such a file hold its signature itself?"""
+    """Can a file with this extension hold its signature?"""
     return extension in _COMMENTS
 
 
@@ -148,7 +150,7 @@ def has_comment_syntax(extension: str) -> bool:
 def sign_bytes(
     data: bytes, *, kind: str, item_id: str, extension: str, key: PrivateKey, now: float
 ) -> bytes:
-    """The file with its signature line; a line that is already there is replaced."""
+    """The file with its signature line, which replaces an old one."""
     if not has_comment_syntax(extension):
         raise InputError(
             f"a {extension or 'nameless'} file cannot hold a signature",
@@ -181,7 +183,7 @@ def _make_signature(data: bytes, *, kind: str, name: str, key: PrivateKey, now: 
 
 
 def _line(signature: Signature, extension: str) -> bytes:
-    """The one spelling of a signature line, which is all that its hash leaves out."""
+    """The only valid spelling of a signature line. The hash excludes just this line."""
     before, after = _COMMENTS.get(extension, ("", ""))
     return f"{before}{signature.text}{after}\n".encode()
 
@@ -236,7 +238,7 @@ def _parse_signature(text: bytes, line: tuple[int, int] | None) -> Signature:
 
 
 def _signature_lines(data: bytes) -> list[tuple[int, int]]:
-    """Which of the first three lines look like a signature, wherever they stand."""
+    """Those of the first three lines that look like a signature."""
     lines: list[tuple[int, int]] = []
     start = 0
     for _ in range(3):
@@ -248,12 +250,12 @@ def _signature_lines(data: bytes) -> list[tuple[int, int]]:
 
 
 def _begins_with(mark: bytes, data: bytes, start: int, end: int) -> bool:
-    """Does a mark stand in a line, behind no more than begins a comment?"""
+    """Does a line contain the mark, right after the start of a comment?"""
     return data.find(mark, start, min(end, start + _MOST_BEFORE_MARK + len(mark))) >= 0
 
 
 def _place(data: bytes) -> int:
-    """Where the signature line begins: at the start, or below `#!`."""
+    """Where the signature line starts: at the top, or below `#!`."""
     return data.find(b"\n") + 1 if data.startswith(b"#!") else 0
 
 
@@ -272,7 +274,7 @@ def _require_time(text: str) -> None:
 def verify(
     data: bytes, signature: Signature, public_key: bytes, *, kind: str, item_id: str, extension: str
 ) -> None:
-    """Nothing, if this key signed these bytes for this id and kind; a TrustError otherwise."""
+    """Raise TrustError unless this key signed these bytes for this id and kind."""
     if signature.content_only:
         raise TrustError(
             "its signature (rye) speaks for the content alone, not for id, kind and time",
@@ -319,7 +321,7 @@ def _statement(kind: str, name: str, time: str, digest: str, fingerprint: str) -
 
 
 def _fields(*fields: str) -> bytes:
-    """Each field after its length, so that nothing can slide from one into the next."""
+    """Each field after its length, so that no field can be read as part of the next."""
     encoded = [text.encode() for text in fields]
     return b" ".join(b"%d %s" % (len(part), part) for part in encoded)
 
@@ -331,7 +333,7 @@ def _encode_signature(value: bytes) -> str:
 
 
 def _decode_signature(text: str) -> bytes:
-    """The bytes of a signature, which have one spelling only."""
+    """The bytes of a signature. Only one spelling is valid."""
     from base64 import urlsafe_b64decode
 
     try:
@@ -352,7 +354,7 @@ def _signature_error(what: str) -> TrustError:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The word of a key, and of the one that takes its place, that it does."""
+    """A statement that a new key replaces an old one, signed by both."""
 
     old: bytes
     new: bytes
@@ -361,7 +363,7 @@ class Rotation:
 
 
 def sign_rotation(old: PrivateKey, new: PrivateKey, *, version: int, now: float) -> bytes:
-    """A statement to give to everybody who trusts the old key."""
+    """The statement for all who trust the old key."""
     time = time_text(now)
     message = _fields(ROTATION, old.public.hex(), new.public.hex(), str(version), time)
     record = {
@@ -378,7 +380,7 @@ def sign_rotation(old: PrivateKey, new: PrivateKey, *, version: int, now: float)
 
 
 def read_rotation(data: bytes) -> Rotation:
-    """A rotation that both of its keys have signed."""
+    """Parse a rotation. Raises unless both keys have signed it."""
     try:
         record = parse_json(data.decode("utf-8", "replace"), "the rotation statement")
     except (DocumentError, LimitError):
@@ -412,7 +414,7 @@ def _rotation(record: Json) -> Rotation:
 
 
 def is_key(text: str) -> bool:
-    """Is this 32 bytes in hexadecimal digits, as a public key and a fingerprint are written?"""
+    """Is this 32 bytes in hexadecimal, as public keys and fingerprints are written?"""
     return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 

@@ -1,13 +1,11 @@
-"""What the user trusts: keys, projects, and the newest version that ran, in files below the user
-space.
+"""What the user trusts: keys, projects and the newest versions that ran, in files of the user space.
 
-Each change is whole or not at all, and made by one process at a time.  What is
-damaged, or could have been written by others, is refused: it is never taken
-for a store that says less.
+Each change is atomic and made by one process at a time. A file that is damaged, or that others
+could have written, is an error; it never counts as a file that is missing.
 
-The administrator of a machine may trust keys for all its users, and revoke them,
-in `/etc/plait/trust`: a folder and files that only root can write.  It is never
-written here.  What either of the two refuses is refused.
+The administrator of a machine may trust and revoke keys for all its users in `/etc/plait/trust`,
+a folder with files that only root can write. Plait never writes it. A key that either of the two
+refuses is refused.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ CLOCK_SKEW: Final = 300
 """Seconds by which a signer's clock may be ahead of ours."""
 
 MACHINE: Final = "/etc/plait/trust"
-"""Where the administrator of a machine trusts keys for all who use it."""
+"""Where the administrator of a machine trusts keys for all its users."""
 
 RESERVED: Final = ("core/", "rye/")
-"""Ids of the system's own tools: a key stands for them only if it was trusted for them by name."""
+"""Ids of system tools. A key covers them only if its patterns name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +62,14 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A public key, and for what it is trusted."""
+    """A public key, and the spaces and ids for which it is trusted."""
 
     fingerprint: str
     owner: str
     public_key: bytes
     spaces: tuple[str, ...]
     ids: tuple[str, ...]
-    """Patterns of ids; `*` stands for anything, `/` included."""
+    """Patterns of ids; `*` matches anything, also `/`."""
     added: str
     origin: str
     version: int = 1
@@ -118,17 +116,17 @@ class TrustedProject:
 
 
 def version_key(space: str, kind: str, item_id: str, extension: str) -> str:
-    """Under what the versions of one file are remembered together."""
+    """The key under which the versions of one file are recorded."""
     return "\n".join((space, kind, item_id, extension))
 
 
 def _id_in(place: str) -> str:
-    # From the end: the path of a project, which stands first, may hold a line break.
+    # From the end: the path of a project, which comes first, may contain a line break.
     return place.rpartition("\n")[0].rpartition("\n")[2]
 
 
 class TrustStore:
-    """Keys, projects and versions in `<user space>/trust`, each change whole or not at all."""
+    """Keys, projects and versions in `<user space>/trust`. Each change is atomic."""
 
     def __init__(
         self, user: str, *, now: Now = time.time, machine: str = MACHINE, administrator: int = 0
@@ -142,9 +140,7 @@ class TrustStore:
     # ── keys ─────────────────────────────────────────────────────────────
 
     def key(self, fingerprint: str) -> TrustedKey | None:
-        """A key that the user trusts, or the machine; with whatever either of them says against
-        it.
-        """
+        """A key that the user or the machine trusts, with the restrictions of both."""
         if not is_key(fingerprint):
             return None
         own = self._load(f"{fingerprint}.json", _parse_key)
@@ -164,8 +160,7 @@ class TrustStore:
             return None
         known = self._read.get(path)
         if known is None or known[0] != stamp:
-            # The folder is looked at each time a file is read: who can write it can exchange the
-            # file.
+            # This also checks the folder: a person who can write it can replace the file.
             record = read_json_owned_by(self._administrator, self.machine, f"{fingerprint}.json")
             known = self._read[path] = (stamp, _parse_key(record, path))
         key: TrustedKey = known[1]
@@ -192,7 +187,7 @@ class TrustStore:
         ids: Collection[str] = ("*",),
         not_after: str | None = None,
     ) -> TrustedKey:
-        """Trust a key, or trust it for something else than before."""
+        """Trust a key, or change what it is trusted for."""
         _require_valid_spaces(spaces)
         key = TrustedKey(
             fingerprint=key_fingerprint(require_valid_key(public_key)),
@@ -215,7 +210,7 @@ class TrustStore:
         return key
 
     def revoke(self, fingerprint: str, reason: str) -> TrustedKey:
-        """Refuse whatever this key ever signed or will sign; there is no way back."""
+        """Refuse everything that this key signed or will sign. This cannot be undone."""
         with lock_folder(self.root):
             key = self.require_key(fingerprint)
             if key.revoked is None:
@@ -230,9 +225,10 @@ class TrustStore:
         origin: str | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> TrustedKey:
-        """Trust a new key in place of an old one, on the word of both; `meanwhile` both are valid.
+        """Replace an old key by a new one; both have signed the statement.
 
-        A rotation that was interrupted is brought to its end by the same statement.
+        `meanwhile` is called while both keys are valid. The same statement completes a rotation
+        that was interrupted.
         """
         rotation = read_rotation(statement)
         now = time_text(self._now())
@@ -258,10 +254,10 @@ class TrustStore:
     # ── projects ─────────────────────────────────────────────────────────
 
     def trusts(self, project: str) -> bool:
-        """Did the user trust the project in this folder, given by its real path?"""
+        """Does the user trust the project in this folder, given by its real path?"""
         record = self._table("projects.json").get(project)
         try:
-            # Another folder that took the place of the trusted one has its own number.
+            # Another folder at the same path has another inode.
             return record is not None and record["inode"] == os.stat(project).st_ino
         except OSError:
             return False
@@ -269,17 +265,17 @@ class TrustStore:
     def projects(self) -> tuple[TrustedProject, ...]:
         table = self._table("projects.json")
         return tuple(
-            TrustedProject(root, said["trusted"], said["origin"]) for root, said in table.items()
+            TrustedProject(root, entry["trusted"], entry["origin"]) for root, entry in table.items()
         )
 
     def trust_project(self, project: str, *, origin: str) -> None:
         root = os.path.realpath(project)
-        said = {"inode": _inode(root), "trusted": time_text(self._now()), "origin": origin}
+        entry = {"inode": _inode(root), "trusted": time_text(self._now()), "origin": origin}
         with lock_folder(self.root):
-            self._write("projects.json", {**self._table("projects.json"), root: said})
+            self._write("projects.json", {**self._table("projects.json"), root: entry})
 
     def forget_project(self, project: str) -> bool:
-        """No longer trust a project; False if it was not."""
+        """Stop trusting a project. False if it was not trusted."""
         root = os.path.realpath(project)
         with lock_folder(self.root):
             table = dict(self._table("projects.json"))
@@ -290,14 +286,14 @@ class TrustStore:
     # ── versions ─────────────────────────────────────────────────────────
 
     def newest(self, place: str) -> Version | None:
-        """The newest version that ran of what `place_of` names."""
-        said = self._table("rollback.json").get(place)
-        return None if said is None else Version(said["time"], said["hash"])
+        """The newest version that ran of the file with this `version_key`."""
+        entry = self._table("rollback.json").get(place)
+        return None if entry is None else Version(entry["time"], entry["hash"])
 
     def remember(
         self, ran: Mapping[str, Version], *, replacing: Collection[str] = frozenset()
     ) -> None:
-        """Keep the newest version of each place; of those in `replacing`, this one."""
+        """Record the newest version of each file. Those in `replacing` may become older."""
         if all(self.newest(place) == version for place, version in ran.items()):
             return
         with lock_folder(self.root):
@@ -309,10 +305,10 @@ class TrustStore:
             self._write("rollback.json", table)
 
     def forget_versions(self, item_id: str) -> int:
-        """Let any version of an id run again; how many were remembered."""
+        """Let any version of an id run again. Returns how many were recorded."""
         with lock_folder(self.root):
             table = self._table("rollback.json")
-            kept = {place: said for place, said in table.items() if _id_in(place) != item_id}
+            kept = {place: entry for place, entry in table.items() if _id_in(place) != item_id}
             self._write("rollback.json", kept)
         return len(table) - len(kept)
 
@@ -321,8 +317,8 @@ class TrustStore:
     def _table(self, name: str) -> dict[str, dict[str, Json]]:
         return self._load(name, _parse_table) or {}
 
-    def _load(self, name: str, understand: Callable[[Json, str], Result]) -> Result | None:
-        """What a file says, None if there is none; read again only when it has changed."""
+    def _load(self, name: str, parse: Callable[[Json, str], Result]) -> Result | None:
+        """The parsed file, or None. Read again only after it has changed."""
         path = f"{self.root}/{name}"
         stamp = file_stamp(path)
         if stamp is None:
@@ -330,9 +326,9 @@ class TrustStore:
         known = self._read.get(name)
         if known is None or known[0] != stamp:
             require_private_folder(self.root)
-            known = self._read[name] = (stamp, understand(read_private_json(path), path))
-        said: Result = known[1]
-        return said
+            known = self._read[name] = (stamp, parse(read_private_json(path), path))
+        value: Result = known[1]
+        return value
 
     def _write_key(self, key: TrustedKey) -> None:
         self._write(f"{key.fingerprint}.json", key.record())
@@ -362,7 +358,7 @@ def _parse_table(record: Json, path: str) -> dict[str, dict[str, Json]]:
     fields = _FIELDS[os.path.basename(path)]
     match record:
         case dict(table) if all(
-            isinstance(said, dict) and _has(said, fields) for said in table.values()
+            isinstance(entry, dict) and _has(entry, fields) for entry in table.values()
         ):
             return table
     raise damaged_file_error(path)
@@ -393,7 +389,7 @@ def _parse_key(record: Json, path: str) -> TrustedKey:
                 not_after=not_after,
                 revoked=None if revoked is None else Revoked(revoked["time"], revoked["reason"]),
             )
-            # The name of the file is what was asked for: the key in it has to be that key.
+            # The file must contain the key that its name promises.
             if os.path.basename(path) == f"{key.fingerprint}.json":
                 return key
     raise damaged_file_error(path)
@@ -427,7 +423,7 @@ def _successor(
 
 
 def _is_same_rotation(standing: TrustedKey, new: TrustedKey) -> bool:
-    """Was the new key written by this rotation, which then did not come to its end?"""
+    """Did an interrupted attempt of this rotation write the new key?"""
     return replace(new, added=standing.added) == standing
 
 

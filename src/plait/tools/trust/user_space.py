@@ -1,9 +1,8 @@
-"""Whether the user space is the user's own, or came along with the project that it is to speak
-about.
+"""Check whether the user space belongs to the user, or may have come with the project.
 
 A user space inside a project, or around it, may have arrived with the project's files.  It counts
-only if it is the home of this account by the machine's list of accounts, whatever `HOME` and
-`USER_SPACE` say.
+only if it is the home of this account in the machine's list of accounts, whatever the variables
+`HOME` and `USER_SPACE` contain.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from plait.core.hints import Literal
 
 
 def foreign_place(user: str, project: str, home: str | None) -> Literal["inside", "around"] | None:
-    """Does the user space lie in the project, or the project in it, though neither is the user's
-    home?
-    """
+    """Whether the user space is inside the project or around it, and not in the user's home."""
     around = os.path.realpath(os.path.dirname(user))
     home = None if home is None else os.path.realpath(home)
     if _is_below(os.path.realpath(user), project):
@@ -31,7 +28,7 @@ def foreign_fix(where: str) -> str:
 
 
 def account_home() -> str | None:
-    # Not $HOME: whoever sets the environment does not decide whose folder this is.
+    # Not $HOME: the environment must not decide whose folder this is.
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
