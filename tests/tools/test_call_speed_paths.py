@@ -197,9 +197,9 @@ def test_a_revoked_key_ends_a_warm_tool(here: Project) -> None:
     warm(tools, "my/quick")
     # As another process would: our own store has not heard of it.
     other_store = TrustStore(str(here.user))
-    verdicts = prepare(tools, "my/quick", {}).ready.verdicts
-    assert verdicts[0].fingerprint is not None
-    other_store.revoke(verdicts[0].fingerprint, "lost")
+    decisions = prepare(tools, "my/quick", {}).ready.decisions
+    assert decisions[0].fingerprint is not None
+    other_store.revoke(decisions[0].fingerprint, "lost")
     assert said(tools, "my/quick") == "revoked-key"
 
 

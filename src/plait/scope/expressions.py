@@ -88,7 +88,7 @@ MAX_DIGITS: Final = 3_500
 COMPUTED: Final = frozenset({"env", "uuid"})
 """Names that a scope looks up when it is asked."""
 MAX_STRANGE: Final = 10
-"""Characters without a meaning that are reported; nobody corrects more at once."""
+"""The most invalid characters that are reported at once."""
 
 Operand: TypeAlias = Path | Placeholder | FilledPlaceholder
 State: TypeAlias = Any

@@ -127,7 +127,7 @@ FUNCTION: Final = "core/primitives/function"
 def tool_folder(chain: Chain, anchored: ActiveAnchor | None) -> ToolFolder | None:
     """Everything beside and below a tool, but what is hidden or installed; None if it comes alone.
 
-    A tool whose file nobody opens comes alone, and one that says so: `verify_deps: {scope:
+    A tool comes alone if its file is never opened, or if it says `verify_deps: {scope:
     tool_file}`.
     """
     tool = chain.tool

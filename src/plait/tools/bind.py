@@ -501,9 +501,7 @@ _OWN_FILE: Final = "{tool_path}"
 
 
 def _require_no_code_input(argv: Sequence[str], config: Config, where: _Where) -> None:
-    """Nobody's value is part of what an interpreter reads from its standard input as its
-    program.
-    """
+    """Raise if a caller's value is part of a program that an interpreter reads from stdin."""
     if not config.has("input_data") or config.only_of_author(
         config.template(config.written["input_data"])
     ):
@@ -614,7 +612,7 @@ def _stdin(config: Config) -> bytes:
     if not config.has("input_data"):
         return b""
     value = config.value("input_data")
-    if value is None:  # one `{name}` that nobody gave
+    if value is None:  # one `{name}` without a value
         return b""
     written = value if isinstance(value, str) else json_text(value)
     return written.encode("utf-8", "surrogateescape")
@@ -728,9 +726,7 @@ _AUTH: Final = {
 
 
 def _authorisation(auth: Json, config: Config) -> tuple[str, str]:
-    """The header that says who sends a request; to say nothing there is an error, not a request of
-    nobody.
-    """
+    """The authorization header. An empty value is an error, not an anonymous request."""
     if isinstance(auth, str):
         return "Authorization", _credential(auth, "auth", config)
     kind = auth.get("type", "bearer") if isinstance(auth, Mapping) else None
@@ -777,7 +773,7 @@ def _body(config: Config) -> tuple[bytes | None, str | None]:
     if not config.has("body"):
         return None, None
     value = config.value("body")
-    if value is None:  # one `{name}` that nobody gave
+    if value is None:  # one `{name}` without a value
         return None, None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape"), None

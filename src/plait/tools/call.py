@@ -119,7 +119,7 @@ class PreparedTool:
 
     chain: Chain
     pairs: tuple[Pair, ...]
-    verdicts: tuple[TrustDecision, ...]
+    decisions: tuple[TrustDecision, ...]
     environment: Environment
     binding: Binding
     resolved: Mapping[str, Json]
@@ -307,7 +307,7 @@ def plan_call(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dic
         "chain": list(prepared.ready.chain.ids),
         "validated_pairs": [pair.record() for pair in prepared.ready.pairs],
         "shadows": list(prepared.shadowed),
-        "trust": [verdict.record() for verdict in prepared.ready.verdicts],
+        "trust": [decision.record() for decision in prepared.ready.decisions],
         "refused_env": list(prepared.environment.refused),
         "unread_env": [f".env:{line}" for line in prepared.environment.unread],
         **_describe_call(prepared),
@@ -334,9 +334,7 @@ def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
 
 
 def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
-    """Of the files that a tool can load, those for which it is refused, whatever is said of its own
-    file.
-    """
+    """The files that a tool can load and that make it refused, its own file aside."""
     chain = toolbox.chains.get(item_id)
     anchored = find_anchor(chain, toolbox.spaces.project)
     declared = next(
@@ -346,7 +344,7 @@ def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
         [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
     )
     beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
-    required = (verdict for item in deps if not (verdict := toolbox.trust.decide(item)).allowed)
+    required = (decision for item in deps if not (decision := toolbox.trust.decide(item)).allowed)
     return [*required, *toolbox.trust.find_refused(beside)]
 
 
@@ -487,12 +485,12 @@ def _prepare_tool(
     lib = _read_all(library(anchored, declared), chain)
     asked = chain.tool.header.config_resolve
     configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
-    verdicts = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
-    trusted = _by_project(verdicts)
+    decisions = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
+    trusted = _by_project(decisions)
     folder = tool_folder(chain, anchored)
     found, odd = _read_beside(folder, deps, chain)
     admitted, unspoken = toolbox.trust.admit(found, running=not dry) if found else ([], [])
-    deps += [verdict.item for verdict in admitted]
+    deps += [decision.item for decision in admitted]
     opened = is_opened(chain) or (folder is not None and _knows_its_place(chain.tool, deps))
     context, copied = _context(
         toolbox, chain, anchored, deps, lib, project_trusted=trusted, opened=opened
@@ -505,7 +503,7 @@ def _prepare_tool(
     ready = PreparedTool(
         chain=chain,
         pairs=pairs,
-        verdicts=verdicts,
+        decisions=decisions,
         environment=environment,
         binding=Binding(
             chain,
@@ -524,7 +522,7 @@ def _prepare_tool(
         rests_on=tuple(
             dict.fromkeys(
                 (
-                    *_places(toolbox, chain, (*verdicts, *admitted, *unspoken), context, around),
+                    *_places(toolbox, chain, (*decisions, *admitted, *unspoken), context, around),
                     *((TARGET, path) for path in (folder.folders if folder else ())),
                     *((FILE, path) for path in odd),
                 )
@@ -533,7 +531,10 @@ def _prepare_tool(
         if can_cache
         else None,
         copied=copied,
-        left_out=(*(f"{verdict.item.path}: {verdict.why}" for verdict in unspoken), *odd.values()),
+        left_out=(
+            *(f"{decision.item.path}: {decision.why}" for decision in unspoken),
+            *odd.values(),
+        ),
     )
     toolbox.ready.keep(item_id, ready, seen, dry=dry, now=now)
     return ready
@@ -542,7 +543,7 @@ def _prepare_tool(
 def _places(
     toolbox: Toolbox,
     chain: Chain,
-    verdicts: Sequence[TrustDecision],
+    decisions: Sequence[TrustDecision],
     context: Mapping[str, str],
     around: SearchPaths,
 ) -> Iterator[Place]:
@@ -551,8 +552,8 @@ def _places(
     """
     yield from chain.rests_on
     yield from ((TARGET, path) for path in marker_places(chain))
-    for verdict in verdicts:
-        yield from _places_of_trust(toolbox.trust, verdict)
+    for decision in decisions:
+        yield from _places_of_trust(toolbox.trust, decision)
     for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
         yield from (
             watched_path(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all
@@ -564,9 +565,9 @@ def _places(
     yield from ((TARGET, path) for path in around.looked if path is not None)
 
 
-def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
-    """Whatever a verdict rests on: files, the project itself, and who can write what."""
-    item = verdict.item
+def _places_of_trust(trust: Trust, decision: TrustDecision) -> Iterator[Place]:
+    """All that a decision depends on: files, the project itself, and who can write what."""
+    item = decision.item
     yield IDENTITY, f"{trust.project}"
     # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
     unasked = (
@@ -574,7 +575,7 @@ def _places_of_trust(trust: Trust, verdict: TrustDecision) -> Iterator[Place]:
         if item.space.name == "system" or has_comment_syntax(item.extension)
         else ""
     )
-    yield from (watched_path(path) for path in trust.rests_on(verdict) if path != unasked)
+    yield from (watched_path(path) for path in trust.rests_on(decision) if path != unasked)
     if item.space.name == "system":
         yield FILE, f"{item.space.root}/{manifest_reader.NAME}"
     if item.space.name == "user":
@@ -749,9 +750,9 @@ def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
     return read_dotenv(text, interpreter_names(chain), allowed=toolbox.dotenv_allowed)
 
 
-def _by_project(verdicts: tuple[TrustDecision, ...]) -> bool:
+def _by_project(decisions: tuple[TrustDecision, ...]) -> bool:
     """Did the user trust the whole project, its `.env` and its interpreters included?"""
-    return any(verdict.project_trusted for verdict in verdicts)
+    return any(decision.project_trusted for decision in decisions)
 
 
 def _directory(anchored: ActiveAnchor | None, context: Mapping[str, str]) -> str:

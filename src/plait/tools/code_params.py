@@ -197,9 +197,7 @@ def _here(schemas: Iterable[_At]) -> list[_At]:
 
 
 def _resolve_reference(reference: str, whole: Schema) -> Schema:
-    """What a reference leads to; the whole, if that cannot be told: it has the marks of every
-    part.
-    """
+    """The target of a reference. If it is unknown, the whole, which has the marks of every part."""
     if not reference.startswith("#/"):
         return whole
     place: Json = whole

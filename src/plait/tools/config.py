@@ -210,7 +210,7 @@ class Config:
         )
 
     def is_gone(self, template: Template) -> bool:
-        """Is it one `{name}` and nothing else, also through other keys, that nobody gave?"""
+        """Is it only one `{name}` without a value, also through other keys?"""
         names = self.names_for(template)
         given = {
             name: value

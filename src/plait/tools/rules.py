@@ -19,7 +19,7 @@ from plait.tools.items import Constraint, ToolFile
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The verdict on one child and the element that executes it."""
+    """The decision about one child and the element that executes it."""
 
     child: str
     parent: str
@@ -40,7 +40,7 @@ class Pair:
 
 
 def validate(chain: Chain) -> tuple[Pair, ...]:
-    """The verdict on every pair; raises with all problems if one is not allowed."""
+    """The decision about every pair. Raises with all problems if one is not allowed."""
     pairs = check_pairs(chain)
     problems = [problem for pair in pairs for problem in pair.problems]
     if problems:

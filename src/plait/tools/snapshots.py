@@ -207,9 +207,7 @@ class Snapshots:
             shutil.rmtree(left, ignore_errors=True)
 
     def _set_aside(self, folder: str, locks: int) -> bool:
-        """Take a copy's name away, unless somebody uses it: whoever asks for it now makes it
-        anew.
-        """
+        """Rename a copy, unless it is in use. The next request for it makes a new one."""
         if not _try_lock(locks, folder):
             return False
         try:
@@ -263,7 +261,7 @@ def _size(folder: str) -> int:
 # opens and
 # closes does not drop them, and one file is enough for any number of copies.  Where there are no
 # such locks,
-# nobody can have a copy alone, and none is removed.
+# no process can have a copy alone, and none is removed.
 
 _SET: Final = getattr(fcntl, "F_OFD_SETLK", None)
 _SET_OR_WAIT: Final = getattr(fcntl, "F_OFD_SETLKW", None)

@@ -339,7 +339,7 @@ def _require_safe_values(
         if slot.place.state == "comment" and not gap.raw:
             continue
         if isinstance(each.value, Unknown):
-            continue  # nobody runs this, and the value may turn out well
+            continue  # this does not run, and the value may turn out well
         trust = gap.option or (gap.index < len(trusted) and trusted[gap.index])
         values[slot.number] = Value(
             each.texts, _spreads(slot, each.value), trust, gap.start, gap.end

@@ -50,7 +50,7 @@ class _Bit:
     """A part of a word: what it holds, and where the value stands if it is one from outside."""
 
     text: str | None
-    """None: nobody knows."""
+    """None: unknown."""
     value: tuple[int, int] | None = None
     split_off: bool = False
     """A shell makes a word of its own of it, as its variable stands outside of quotes."""
@@ -91,8 +91,7 @@ _SIGN: Final = re.compile(r"\A[-+]")
 _SIGN_OF_WORD: Final = re.compile(r"(?:\A|[ \t\n])[-+]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _MOST_BITS: Final = 64
-"""Of a variable that is made of more, nobody says what it holds: variables can double each other.
-"""
+"""A variable that is made of more counts as unknown: variables can double each other."""
 
 
 class _Reading:

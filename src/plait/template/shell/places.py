@@ -316,7 +316,7 @@ class LexerFindings:
         self._effects.append((what, name, self.source_offset(offset)))
 
     def give(self, name: str, words: Iterable[CommandWord] | None = None) -> None:
-        """A variable gets the text of one of these words; None: nobody knows."""
+        """A variable gets the text of one of these words; None: unknown."""
         # A script that sets it twice may have looked at it, as with `case $f in -*) f=./$f ;;
         # esac`.
         self._given[name] = None if words is None or name in self._given else tuple(words)

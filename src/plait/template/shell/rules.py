@@ -161,7 +161,7 @@ class Rules:
         self.refuse = found.refuse_gaps
         self.arrays = set(_ARRAYS_OF_BASH)
         self.unknown_array = False
-        """Some variable becomes an array, and nobody can say which."""
+        """Some variable becomes an array, and it is unknown which."""
         self.declared: list[tuple[str, list[int]]] = []
 
     def finish(self) -> None:
@@ -535,8 +535,8 @@ _COMMITTING: Final = word_set("commit merge cherry-pick revert rebase am pull")
 
 
 def _git_command(words: list[Word]) -> int | None:
-    """Which word says what git is to do; None if nobody can say, or it does that in a folder of a
-    value.
+    """The place of git's subcommand. None if it is unknown, or if git works in a folder that a
+    value names.
     """
     at = 1
     while at < len(words):

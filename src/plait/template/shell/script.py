@@ -210,8 +210,7 @@ class _Read:
         return tuple(kept)
 
 
-# Some megabytes at most, for scripts of ordinary length; whoever has more of them in one map waits
-# a little.
+# Some megabytes at most, for scripts of ordinary length. A map with more scripts is a bit slower.
 _read: Final = lru_cache(maxsize=128)(_Read)
 _EXPANDING: Final = ("bare", "double", "heredoc", "parameter", "quoted-parameter")
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*+")

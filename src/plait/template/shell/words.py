@@ -307,7 +307,7 @@ class WordReader(ABC):
             raise self.unreadable("split-operator", self.at)
 
     def go_deeper(self, start: int) -> None:
-        """One level further in; whoever called lowers `depth` behind it."""
+        """One level deeper; the caller lowers `depth` afterwards."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.unreadable("too-deep", start)

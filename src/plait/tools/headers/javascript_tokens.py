@@ -88,8 +88,8 @@ class _Open(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a source; whether `/` divides or begins a pattern is told by what stands before
-    it.
+    """The tokens of a source. The token before a `/` decides whether it divides or starts a
+    pattern.
     """
 
     def __init__(self, source: Source) -> None:
