@@ -15,7 +15,7 @@ from lang.workflow.test_workflow import BAD, FINE, JOBS
 from plait.core.documents import parse
 from plait.lang.findings import RULES
 from plait.schema import (
-    COMMANDS,
+    ACTION_FIELDS,
     FILES,
     WARNED,
     Fields,
@@ -218,7 +218,7 @@ def test_commands_and_required_names_are_fields_of_their_forms() -> None:
     for form in all_forms():
         names = {field.name for field in form.fields}
         assert {*form.one_of, *form.some_of, *form.alone, *form.marks} <= names, form.name
-    assert set(COMMANDS) == set(record_type("step").one_of)
+    assert set(ACTION_FIELDS) == set(record_type("step").one_of)
 
 
 def test_every_field_says_what_it_means() -> None:

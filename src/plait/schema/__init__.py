@@ -84,9 +84,9 @@ from plait.schema.validate import (
 )
 
 __all__ = [
+    "ACTION_FIELDS",
     "ALLOWED",
     "AT_ODDS",
-    "ACTION_FIELDS",
     "DIRECTIVE",
     "ENSEMBLE",
     "ENV",

@@ -27,10 +27,10 @@ from plait.schema.field_types import (
     TemplateTree,
 )
 from plait.schema.shared import (
+    ACTION_FIELDS,
     AFTERWARDS,
     AGENT,
     CAPTURE_FIELDS,
-    COMMANDS,
     ENV_FIELD,
     EXIT_CODE,
     FILE,
@@ -237,7 +237,7 @@ FORMS: Final = (
                 "",
             ),
         ),
-        one_of=COMMANDS,
+        one_of=ACTION_FIELDS,
         alone=("validate",),
     ),
     RecordType(
