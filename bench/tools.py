@@ -214,13 +214,13 @@ def _parts_table(world: World, rounds: int) -> Table:
     invocation = prepare(tools, "team/quick", {"week": 46}).invocation
     assert isinstance(invocation, FunctionCall)
     item = tools.chains.get("team/quick").tool
-    assert tools.trust.judge(item).by == "signature"
+    assert tools.trust.decide(item).by == "signature"
     names = {"tools": tools, "item": item, "invocation": invocation, "call_tool": call_tool}
     named = {"call": app.call, "project": str(world.project)}
     by_name = 'call("team/quick", {"week": 46}, project=project)'
     contenders = [
         Contender("a chain from the cache", 'tools.chains.get("team/quick")', names),
-        Contender("the signature of an unchanged file", "tools.trust.judge(item)", names),
+        Contender("the signature of an unchanged file", "tools.trust.decide(item)", names),
         Contender("a function in this process", "run(invocation)", {**names, "run": call_function}),
         Contender(
             "a whole call of a function", 'call_tool(tools, "team/quick", {"week": 46})', names
