@@ -166,7 +166,7 @@ def test_a_file_is_explained_by_the_names_that_exist_at_each_place(
     assert [
         (placeholder["status"], placeholder["answer"]) for placeholder in shell["placeholders"]
     ] == [
-        ("known", "known in map: the item in hand, whatever the input holds"),
+        ("known", "known in map: the current item, whatever the input holds"),
         ("known", "known in map: captured"),
         ("shell", "left to the shell"),
     ]
