@@ -110,7 +110,7 @@ class Backend:
         are read; it is raised when all running items have ended. Without `map_run` only `perform`
         can perform an item, so all run in this process.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # each backend has its own
 
 
 class RemoteBackend(Backend):
@@ -118,13 +118,13 @@ class RemoteBackend(Backend):
 
     def check(self, stop: StopSignal) -> None:
         """Raise an InputError unless workers can be reached; called before anything runs."""
-        raise NotImplementedError
+        raise NotImplementedError  # each backend has its own
 
     def bind(
         self, packer: JobPacker, *, stall_timeout: float | None, wait_for_workers: float | None
     ) -> None:
         """How items are packed, and how long to wait for workers; None: the backend's default."""
-        raise NotImplementedError
+        raise NotImplementedError  # each backend has its own
 
 
 class SerialBackend(Backend):

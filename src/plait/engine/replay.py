@@ -145,7 +145,7 @@ class Replay:
         recorded = self._find_record(step, ctx)
         if recorded is not None:
             outcome = recorded.outcome
-            run.events.notify(_replayed(step, ctx, recorded))
+            run.events.notify(_replay_event(step, ctx, recorded))
         elif given is not None:
             outcome = self._accept_as_done(step, ctx, given)
         else:
@@ -216,7 +216,7 @@ class Replay:
         return path in self.retried.items
 
 
-def _replayed(step: Step, ctx: StepContext, recorded: StepRecord) -> StepFinished:
+def _replay_event(step: Step, ctx: StepContext, recorded: StepRecord) -> StepFinished:
     return StepFinished(
         ctx.path,
         step.kind,

@@ -119,7 +119,7 @@ class Composite:
 
     def run(self, ctx: StepContext) -> Json:
         """Return its value; raise StepError if it failed, Skip if there was nothing to do."""
-        raise NotImplementedError
+        raise NotImplementedError  # each composite has its own
 
 
 @dataclass(frozen=True, slots=True)

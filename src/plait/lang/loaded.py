@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.core.hints import TYPE_CHECKING, Any
+from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field
 from plait.core.source import Span
 from plait.core.values import Json
@@ -23,7 +23,9 @@ from plait.scope.frames import GIVEN
 if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.lang.flow_text import FlowText
+    from plait.program.graph.walk import GraphProgram
     from plait.program.program import Program
+    from plait.program.tasks.task_graph import EnsembleProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +125,46 @@ class LoadedFlow:
     def secret_texts(self) -> list[str]:
         """Every text that is masked wherever it appears."""
         return sorted(self.derived_secrets.union(secret_texts(self.environment, self.parameters)))
+
+
+class ReadFile(Protocol):
+    """What graphs and ensembles have in common once their file is read."""
+
+    @property
+    def source(self) -> FlowText: ...
+    @property
+    def parameters(self) -> Mapping[str, Parameter]: ...
+    @property
+    def uses(self) -> Mapping[str, Span]: ...
+    @property
+    def calls(self) -> tuple[ToolCall, ...]: ...
+    @property
+    def warnings(self) -> tuple[Finding, ...]: ...
+    @property
+    def timeout(self) -> float | None: ...
+
+
+def make_flow(
+    kind: str,
+    file: ReadFile,
+    program: GraphProgram | EnsembleProgram,
+    values: Mapping[str, Json],
+    options: LoadOptions,
+) -> LoadedFlow:
+    """The flow of a graph or an ensemble, which have no environment of their own."""
+    return LoadedFlow(
+        program,
+        file.source.path,
+        options.project_of(file.source),
+        values,
+        file.parameters,
+        tool_uses=file.uses,
+        calls=file.calls,
+        warnings=file.warnings,
+        strict=options.is_strict,
+        timeout=file.timeout,
+        kind=kind,
+        limits=program.limits,
+        hooks=program.hooks,
+        environ=options.environ,
+    )

@@ -20,7 +20,7 @@ from plait.lang.ensemble.read import NOTHING, EnsembleReader, ensemble_parameter
 from plait.lang.findings import Finding, require_no_errors, warnings_in
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_tools, read_hooks
-from plait.lang.loaded import LoadedFlow, LoadOptions
+from plait.lang.loaded import LoadedFlow, LoadOptions, make_flow
 from plait.lang.parameters import Parameter, resolve_inputs, seal_inputs
 from plait.program.tasks.model import EnsembleSpec
 from plait.program.tasks.task_graph import compile_ensemble
@@ -51,22 +51,7 @@ class EnsembleFile:
         most = options.max_parallel
         spec = self.spec if most is None else replace(self.spec, max_parallel=most)
         program = compile_ensemble(spec, self.texts, values, limits=self.limits, hooks=self.hooks)
-        return LoadedFlow(
-            program,
-            self.source.path,
-            options.project_of(self.source),
-            values,
-            self.parameters,
-            tool_uses=self.uses,
-            calls=self.calls,
-            warnings=self.warnings,
-            strict=options.is_strict,
-            timeout=self.timeout,
-            kind="ensemble",
-            limits=self.limits,
-            hooks=self.hooks,
-            environ=options.environ,
-        )
+        return make_flow("ensemble", self, program, values, options)
 
 
 def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # noqa: ARG001 - of Language

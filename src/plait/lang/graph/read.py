@@ -33,7 +33,7 @@ from plait.lang.graph.check import (
     node_tool,
 )
 from plait.lang.hooks import hook_tools, read_hooks
-from plait.lang.loaded import LoadedFlow, LoadOptions
+from plait.lang.loaded import LoadedFlow, LoadOptions, make_flow
 from plait.lang.parameters import Parameter, parse_parameters, resolve_inputs, seal_inputs
 from plait.program.actions.shell import ShellAction
 from plait.program.graph.calls import Action, NodeCall, ShellCall
@@ -78,22 +78,7 @@ class GraphFile:
             has_secrets=any(isinstance(value, Secret) for value in values.values()),
             nodes=_at_most(self.graph.nodes, options.max_parallel),
         )
-        return LoadedFlow(
-            graph,
-            self.source.path,
-            options.project_of(self.source),
-            values,
-            self.parameters,
-            tool_uses=self.uses,
-            calls=self.calls,
-            warnings=self.warnings,
-            strict=options.is_strict,
-            timeout=self.timeout,
-            kind="graph",
-            limits=graph.limits,
-            hooks=graph.hooks,
-            environ=options.environ,
-        )
+        return make_flow("graph", self, graph, values, options)
 
 
 def read_flow(source: FlowText, project: str | None = None) -> GraphFile:  # noqa: ARG001 - of Language

@@ -115,7 +115,7 @@ class Compilation:
 
     def workflow(self, name: str) -> WorkflowProgram:
         """The whole file."""
-        raise NotImplementedError
+        raise NotImplementedError  # WorkflowCompiler has it: so its helpers need not import it
 
     def steps(
         self,
@@ -128,7 +128,7 @@ class Compilation:
         timeout: float | None = None,
     ) -> StepList:
         """A list of steps."""
-        raise NotImplementedError
+        raise NotImplementedError  # WorkflowCompiler has it: so its helpers need not import it
 
     def for_called_file(
         self, flow: ComposedWorkflow, fields: Fields, scope: Scope, path: str

@@ -88,17 +88,17 @@ class Isolation:
 
     def item_steps(self, each: str) -> tuple[Step, ...]:
         """The extra steps of each item."""
-        own = _described_step("worktree", "the item's worktree", self.fingerprint)
+        own = _step_description("worktree", "the item's worktree", self.fingerprint)
         return (
             own,
-            _described_step("merge", "merge the work of the item", f"{self.fingerprint}{each}"),
+            _step_description("merge", "merge the work of the item", f"{self.fingerprint}{each}"),
         )
 
     @property
     def map_steps(self) -> tuple[Step, ...]:
         """The extra steps of the map."""
         return (
-            (_described_step("merge", "merge the work of all items", self.fingerprint),)
+            (_step_description("merge", "merge the work of all items", self.fingerprint),)
             if self.collects
             else ()
         )
@@ -563,7 +563,7 @@ def _describe_isolation(isolation: Isolation) -> str:
 # ── steps ────────────────────────────────────────────────────────────────
 
 
-def _described_step(name: str, title: str, fingerprint: str) -> Step:
+def _step_description(name: str, title: str, fingerprint: str) -> Step:
     """A description of a step for `plait show` and `--repeat`; it cannot be performed."""
 
     def refuse(ctx: StepContext) -> Json:
