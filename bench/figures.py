@@ -49,7 +49,7 @@ IRREGULAR = {
 NOT_PARTICIPLES = {"embed", "exceed", "feed", "indeed", "need", "proceed", "seed", "speed"}
 MANY_METHODS = 12
 DOWNCAST = re.compile(r"(?<!def )\bworking\(")
-DRY_RUN = re.compile(r"(?:rehearsal|\bplan) is (?:not )?None")
+DRY_RUN = re.compile(r"(?:rehearsal|\bplan|\bplan_log) is (?:not )?None")
 
 
 def main(arguments: list[str]) -> int:

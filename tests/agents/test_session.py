@@ -180,9 +180,9 @@ def test_a_dry_run_asks_nobody() -> None:
     model = Scripted(says("no"))
     run = new_run(ToolHands(model), rehearsing=True)
     performed(agent("look at it"), run)
-    assert [(one.path, one.kind, one.shown) for one in (run.plan.steps if run.plan else ())] == [
-        ("agent", "agent", "look at it")
-    ]
+    assert [
+        (one.path, one.kind, one.shown) for one in (run.plan_log.steps if run.plan_log else ())
+    ] == [("agent", "agent", "look at it")]
     assert model.asks == []
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from plait.adapters.local import LocalBackend
-from plait.adapters.process import jobs
+from plait.adapters.process import guardian_client
 from plait.app.runs import Options, resume_flow, run_flow
 from plait.cli import main, run_to_exit_code
 from plait.core.errors import InputError, MachineError
@@ -284,8 +284,8 @@ def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
 # ── whoever starts a process ─────────────────────────────────────────────
 
 
-def start_in_vain(*_: object, **__: object) -> jobs.Job:
-    raise jobs.no_room("sh", refused(errno.EAGAIN))
+def start_in_vain(*_: object, **__: object) -> guardian_client.Job:
+    raise guardian_client.no_room("sh", refused(errno.EAGAIN))
 
 
 def pipe_in_vain(*_: object) -> tuple[int, int]:
@@ -295,7 +295,7 @@ def pipe_in_vain(*_: object) -> tuple[int, int]:
 SHELL_TOOL = "{tool: core/shell, params: {command: 'sh work.sh STOP ${item}'}}"
 IN_VAIN = [
     # step                                   what is replaced
-    *[(step, jobs, "start", start_in_vain) for step in (*WORLDS.values(), SHELL_TOOL)],
+    *[(step, guardian_client, "start", start_in_vain) for step in (*WORLDS.values(), SHELL_TOOL)],
     (WORLDS["a server"], os, "pipe2", pipe_in_vain),
     (WORLDS["a server that a model calls"], os, "pipe2", pipe_in_vain),
 ]

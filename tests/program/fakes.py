@@ -257,7 +257,7 @@ def new_run(
     """A run whose steps meet fakes; `loaded`: with the hooks and limits of a flow."""
     journal = journal or MemoryJournal()
     secrets = Secrets() if mask is None else MaskedBy(mask)
-    plan = PlanLog(secrets.mask) if rehearsing else None
+    plan_log = PlanLog(secrets.mask) if rehearsing else None
     replay = Replay("r1", journal, **replaying)
     budgets = Budgets(
         journal,
@@ -274,7 +274,7 @@ def new_run(
         replay=replay,
         secrets=secrets,
         events=EventBus(
-            journal, watchers, mask=secrets.mask, full_durability=full_durability, plan=plan
+            journal, watchers, mask=secrets.mask, full_durability=full_durability, plan_log=plan_log
         ),
         budgets=budgets,
         hooks=hooks,
@@ -282,7 +282,7 @@ def new_run(
         backend=LocalBackend(),
         stop=stop,
         folder=folder,
-        plan=plan,
+        plan_log=plan_log,
         call_tool=call_tool_step,
         random=random,
     )

@@ -434,8 +434,8 @@ def test_a_dry_run_shows_what_each_step_would_do_and_does_nothing() -> None:
         ),
     )
     performed(flow, run, {"v": "a b"})
-    assert run.plan is not None
-    assert [(one.path, one.shown) for one in run.plan.steps] == [
+    assert run.plan_log is not None
+    assert [(one.path, one.shown) for one in run.plan_log.steps] == [
         ("flow/a", "echo 'a b'"),
         ("flow/b/run", "echo 'a b'"),
     ]

@@ -87,7 +87,7 @@ def in_graph(new: Forgetful) -> Callable[[RunContext], Any]:
         run = replace(
             run,
             services=services_of(
-                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan is not None
+                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
             ),
         )
         return act(graph, turn_of(run))
@@ -112,7 +112,7 @@ def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
         run = replace(
             run,
             services=services_of(
-                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan is not None
+                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
             ),
         )
         return act(program, turn_of(run))
@@ -151,8 +151,8 @@ def test_a_kind_that_knows_nothing_of_dry_runs_does_not_act_in_one(place: str) -
     run = new_run(rehearsing=True)
     NESTED[place](new)(run)
     assert new.acts == []
-    assert run.plan is not None
-    assert run.plan.steps, "something is shown in its place"
+    assert run.plan_log is not None
+    assert run.plan_log.steps, "something is shown in its place"
 
 
 def test_a_dry_run_has_no_services_that_act() -> None:
@@ -167,15 +167,15 @@ def test_it_is_shown_as_something_that_would_run() -> None:
     run = new_run(rehearsing=True)
     outcome = performed(listed("s", [Forgetful()]), run)
     assert isinstance(outcome, Succeeded)
-    assert [(one.path, one.kind, one.shown) for one in (run.plan.steps if run.plan else ())] == [
-        ("s/new", "brand-new", "would run: something new")
-    ]
+    assert [
+        (one.path, one.kind, one.shown) for one in (run.plan_log.steps if run.plan_log else ())
+    ] == [("s/new", "brand-new", "would run: something new")]
 
 
 def test_a_class_that_is_made_of_a_composite_has_to_say_that_it_is_one() -> None:
     class Through(Composite):
         def run(self, ctx: StepContext) -> Json:
-            return {"planned": ctx.run.plan is not None}
+            return {"planned": ctx.run.plan_log is not None}
 
     class Same(Through):
         """It has no `run` of its own."""
@@ -200,8 +200,8 @@ def test_the_execute_of_an_action_is_never_called_in_a_dry_run() -> None:
 
     run = new_run(rehearsing=True)
     assert isinstance(performed(step("s", Planned()), run), Succeeded)
-    assert run.plan is not None
-    assert [one.shown for one in run.plan.steps] == ["would act at s"]
+    assert run.plan_log is not None
+    assert [one.shown for one in run.plan_log.steps] == ["would act at s"]
 
 
 around = st.recursive(

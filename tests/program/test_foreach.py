@@ -201,8 +201,11 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
     performed(
         loop(CommandSource(text_of("ls")), step("s", ShellAction(text_of("echo ${item}")))), command
     )
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == ["echo a", "echo b"]
-    assert [one.shown for one in (command.plan.steps if command.plan else ())] == [
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [
+        "echo a",
+        "echo b",
+    ]
+    assert [one.shown for one in (command.plan_log.steps if command.plan_log else ())] == [
         "ls",
         "echo ${item}",
     ]
@@ -211,9 +214,9 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
         loop(ValueSource(text_of("${found}")), step("s", ShellAction(text_of("echo ${item}")))),
         unknown,
     )
-    assert [(one.path, one.shown) for one in (unknown.plan.steps if unknown.plan else ())] == [
-        ("loop/each/item:*/s", "echo ${item}")
-    ]
+    assert [
+        (one.path, one.shown) for one in (unknown.plan_log.steps if unknown.plan_log else ())
+    ] == [("loop/each/item:*/s", "echo ${item}")]
     assert hands.asked == []
 
 
@@ -224,7 +227,7 @@ def test_a_dry_run_does_not_take_the_item_around_a_loop_for_one_of_its_own() -> 
         step("s", ShellAction(text_of("rm ${item} ${index}/${total} ${item_id}"))),
     )
     performed(steps(loop(["a"], inner)), run)
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == [
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [
         "ls",
         "rm ${item} ${index}/${total} ${item_id}",
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from plait.adapters.process import jobs
+from plait.adapters.process import guardian_client
 from plait.app.result import FlowResult, RunObservers, TemporaryRun
 from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -93,7 +93,7 @@ def execute_run(
             )
         result = FlowResult(opened.id, "failed")
         try:
-            with jobs.listening(partial(run.events.warn, "")):
+            with guardian_client.listening(partial(run.events.warn, "")):
                 result = _outcome(opened.id, loaded, run, flow)
             result = replace(result, has_seal=not opened.why_unsealed)
             run.events.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
@@ -178,7 +178,7 @@ def _first_context(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSourc
     from plait.app.toolbox import command_output
 
     env = {**os.environ, **loaded.process_env()}
-    may_change = None if run.plan is None else run.plan.has_planned_step
+    may_change = None if run.plan_log is None else run.plan_log.has_planned_step
     return StepContext(
         run,
         "",
@@ -240,7 +240,7 @@ def build_run_context(
     from plait.engine.replay import Replay
 
     secrets = Secrets(loaded.secret_texts())
-    plan = PlanLog(secrets.mask) if is_dry else None
+    plan_log = PlanLog(secrets.mask) if is_dry else None
     stop = observers.stop or StopSignal()
     is_resumed = not is_dry and not journal.is_fresh()
     replay = Replay(
@@ -257,7 +257,7 @@ def build_run_context(
         observers.watchers,
         mask=secrets.mask,
         full_durability=loaded.durability == "full",
-        plan=plan,
+        plan_log=plan_log,
     )
     hooks, budgets = build_hooks(loaded, id, journal, replay)
     backend = make_backend(flow.options.backend or loaded.backend)
@@ -285,7 +285,7 @@ def build_run_context(
         backend,
         stop,
         folder,
-        plan,
+        plan_log,
         _call_tool,
     )
     if isinstance(backend, RemoteBackend):
@@ -393,7 +393,7 @@ def plan_program(
         retried=retried,
         is_dry=True,
     )
-    assert run.plan is not None
+    assert run.plan_log is not None
     try:
         result = _outcome("dry-run", loaded, run, flow)
     finally:
@@ -401,7 +401,7 @@ def plan_program(
     fatal = _fatal(loaded, run, result)
     shown = [
         replace(one, fatal=True) if one.fails and one.path in fatal else one
-        for one in run.plan.steps
+        for one in run.plan_log.steps
     ]
     if result.failure is not None and not any(one.fatal for one in shown):
         raise would_fail_error(result.failure.message)  # no step that the plan shows fails

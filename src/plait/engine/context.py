@@ -106,7 +106,7 @@ class RunContext:
     stop: StopSignal = field(default_factory=StopSignal)
     folder: str = ""
     """The folder for what is too large for the journal."""
-    plan: PlanLog | None = None
+    plan_log: PlanLog | None = None
     """The log of a dry run: actions are planned and added to it, not executed."""
     call_tool: CallTool = _no_tools
     """Calls a tool as a part of a step, for agents, which cannot import the tool action."""
@@ -135,14 +135,14 @@ def new_run_context(
     backend: Backend = SERIAL,
     stop: StopSignal | None = None,
     folder: str = "",
-    plan: PlanLog | None = None,
+    plan_log: PlanLog | None = None,
     call_tool: CallTool = _no_tools,
     random: Random | None = None,
 ) -> RunContext:
     """Return a context with a default for every part that is not given: for workers and tests."""
     replay = replay or Replay(id, journal)
     secrets = secrets or Secrets()
-    events = events or EventBus(journal, mask=secrets.mask, plan=plan)
+    events = events or EventBus(journal, mask=secrets.mask, plan_log=plan_log)
     budgets = budgets or Budgets(
         journal, hooks.budget, first_event=replay.first_event, has_hooks=not hooks.is_empty
     )
@@ -158,7 +158,7 @@ def new_run_context(
         backend,
         stop or StopSignal(),
         folder,
-        plan,
+        plan_log,
         call_tool,
         random,
     )

@@ -87,18 +87,18 @@ class EventBus:
         mask: Mask = str,
         full_durability: bool = False,
         reports: bool = True,
-        plan: PlanLog | None = None,
+        plan_log: PlanLog | None = None,
         noted: set[str] | None = None,
     ) -> None:
         """Without `reports` there are no watchers and no thread.
 
-        `plan`: the log of a dry run, which gets the ends of steps.  `noted`: keys that `note_once`
+        `plan_log`: the log of a dry run, which gets the ends of steps.  `noted`: keys that `note_once`
         has used in earlier attempts of the run.
         """
         self._journal = journal
         self._mask = mask
         self._full_durability = full_durability
-        self._plan = plan
+        self._plan_log = plan_log
         self._starts: dict[str, StepStarted] = {}
         """By path: starts that are not recorded yet."""
         self._long_starts: Iterable[str] = ()
@@ -115,8 +115,8 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Record an event, then report it: a watcher must not see what a crash could undo."""
-        if self._plan is not None:
-            self._plan.add_end(event)
+        if self._plan_log is not None:
+            self._plan_log.add_end(event)
         path = getattr(event, "path", "")
         end = self._ends.pop(path, None)
         ended = (event,) if end is None else (end, event)
@@ -138,8 +138,8 @@ class EventBus:
 
     def emit_with_parent(self, event: StepFinished) -> None:
         """Record the end of the last step of a list together with the end of the list."""
-        if self._plan is not None:
-            self._plan.add_end(event)
+        if self._plan_log is not None:
+            self._plan_log.add_end(event)
         self._ends[event.path.rpartition("/")[0]] = event
 
     def emit_discarded(self, event: StepFinished, why: str) -> None:

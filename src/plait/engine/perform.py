@@ -58,7 +58,7 @@ def act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
         what = what.action
     if isinstance(what, Composite):
         return what.run(ctx)
-    log, action = ctx.run.plan, cast("Any", what)
+    log, action = ctx.run.plan_log, cast("Any", what)
     if not hasattr(what, "plan"):
         return action.run(ctx) if log is None else log.add_unknown(ctx, what)
     plan = action.plan(ctx)

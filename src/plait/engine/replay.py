@@ -152,8 +152,8 @@ class Replay:
             return None
         run.budgets.add_earlier_time(path)
         run.hooks.deliver_pending(ctx, outcome)
-        if run.plan is not None:
-            run.plan.add_recorded(step, path)
+        if run.plan_log is not None:
+            run.plan_log.add_recorded(step, path)
         return outcome
 
     def _find_record(self, step: Step, ctx: StepContext) -> StepRecord | None:
@@ -195,8 +195,8 @@ class Replay:
 
     def require_answer(self, step: Step, ctx: StepContext) -> None:
         """Raise an error that asks about this step and all others that need an answer."""
-        if ctx.run.plan is not None:
-            ctx.run.plan.add_question(ctx.path)
+        if ctx.run.plan_log is not None:
+            ctx.run.plan_log.add_question(ctx.path)
             return
         asked = {ctx.path: step.title, **self._open_questions}
         answered = {*self._repeat, *self.marked_done}

@@ -255,7 +255,7 @@ class ActionStep(Composite):
     def run(self, ctx: StepContext) -> Json:
         scope = ctx.scope.frame("step", step=self._names(ctx))
         if self.when is not None:
-            if ctx.run.plan is not None and self.when.is_unknown(scope):
+            if ctx.run.plan_log is not None and self.when.is_unknown(scope):
                 return self._plan_conditional(self.when.source.text, ctx.with_scope(scope))
             if not self.when.holds(scope):
                 raise Skip("its condition does not hold")
@@ -263,7 +263,7 @@ class ActionStep(Composite):
 
     def _plan_conditional(self, when: str, ctx: StepContext) -> Json:
         """Plan a step whose condition only the run knows: show it with the condition, never fail."""
-        run, plan = ctx.run, ctx.run.plan
+        run, plan = ctx.run, ctx.run.plan_log
         assert plan is not None
         before = len(plan.steps)
         try:

@@ -72,7 +72,7 @@ def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
     if not wanted:
         return
     tracking = run.shared(Tracking)
-    if run.plan is not None:
+    if run.plan_log is not None:
         tracking.unknown = wanted
         return
     tracking.is_on = True
@@ -161,7 +161,7 @@ def names_of_merge(ctx: StepContext) -> dict[str, Json]:
         return _merge_record(ctx, gathered.names(run.services.get(Worktrees)))
     tracker = run.shared(SharedTracker).tracker
     if tracker is None:
-        return {} if run.plan is None else dict.fromkeys(MERGED, NOT_KNOWN)
+        return {} if run.plan_log is None else dict.fromkeys(MERGED, NOT_KNOWN)
     changed = tracker.since(tracker.base, ctx.directory)
     place = tracker.repository(ctx.directory)
     return _merge_record(

@@ -267,7 +267,7 @@ class _MapProgress:
         self.map = map_step
         self.worktrees = worktrees
         self.ctx = ctx
-        self.shows_all = ctx.run.plan is not None
+        self.shows_all = ctx.run.plan_log is not None
         """A dry run shows every item, also those that a run would not reach."""
         self._short = _short_names(ctx.scope)
         self._aliases = _aliases(ctx.scope)
@@ -617,7 +617,7 @@ class ForeachAction(Composite):
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         outcome = ctx.perform(self.map)
-        if ctx.run.plan is not None:
+        if ctx.run.plan_log is not None:
             return _plan_result(outcome, ctx)
         found = list(self._results(ctx))
         record: dict[str, Json] = {
@@ -678,7 +678,7 @@ class ListItems(Composite):
             case ValueSource(template, strict):
                 found = template.render(ctx.scope, strict=strict)
                 # In a dry run, a text may contain placeholders that only a run can fill.
-                is_open = ctx.run.plan is not None and isinstance(found, str | Unknown)
+                is_open = ctx.run.plan_log is not None and isinstance(found, str | Unknown)
                 if is_open and _is_open(template, ctx.scope):
                     return NOT_KNOWN
                 items = _as_list(found)

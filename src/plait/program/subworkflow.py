@@ -85,7 +85,7 @@ class Subworkflow(Composite):
             scope = scope.frame(label, env=values)
         inner = replace(ctx, scope=scope, env={**ctx.env, **entered.env})
         value = self._run_in_time(inner)
-        if ctx.run.plan is not None:
+        if ctx.run.plan_log is not None:
             return dict(UNKNOWN_RESULT)
         return {
             "output": value.get("output") if isinstance(value, dict) else None,

@@ -103,7 +103,7 @@ class WorkflowProgram(Composite):
     def _with_map(self, ctx: StepContext, map_step: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
-        if ctx.run.plan is not None and (ctx.run.replay.is_first_run or not ctx.can_replay):
+        if ctx.run.plan_log is not None and (ctx.run.replay.is_first_run or not ctx.can_replay):
             # A dry run knows at most the number of items, not their outcomes.
             known = {"total": facts["total"]} if "total" in facts else {}
             return ctx.scope.frame(

@@ -32,7 +32,7 @@ from attack.process_attack import (
     tree_of,
     until,
 )
-from plait.adapters.process import guardian, jobs
+from plait.adapters.process import guardian, guardian_client
 from plait.adapters.process.process import run
 from plait.core.errors import ProcessError
 
@@ -102,7 +102,7 @@ def test_an_orphan_is_ended_with_the_job_that_has_left_it(token: str) -> None:
     assert tree_of(token, 0) == []
 
 
-def endless(token: str) -> jobs.Job:
+def endless(token: str) -> guardian_client.Job:
     """A job that runs, and would run for ever."""
     job, printed = started("echo; while :; do sleep 60; done", token)
     assert os.read(printed, 1) == b"\n"
@@ -112,10 +112,10 @@ def endless(token: str) -> jobs.Job:
 
 def started(
     script: str, token: str, *, awaited: bool = False, **more_env: str
-) -> tuple[jobs.Job, int]:
+) -> tuple[guardian_client.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
-    job = jobs.start(
+    job = guardian_client.start(
         ["sh", "-c", script, token],
         cwd=None,
         env={**os.environ, **more_env},
@@ -143,14 +143,14 @@ def test_a_job_that_is_lost_is_ended(token: str) -> None:
 def test_jobs_are_marked_and_the_guardian_keeps_the_mark_it_has() -> None:
     marks = {run(["sh", "-c", "grep locks /proc/$$/limits"]).stdout for _ in range(3)}
     assert len(marks) == 3
-    assert guardian._mark(jobs._GUARDIANS[False].pid) == guardian._mark(os.getpid())
+    assert guardian._mark(guardian_client._GUARDIANS[False].pid) == guardian._mark(os.getpid())
 
 
 # ── lanes ────────────────────────────────────────────────────────────────
 
 
-def idle_lanes() -> list[jobs._Channel]:
-    return list(jobs._GUARDIANS[False].idle)
+def idle_lanes() -> list[guardian_client._Channel]:
+    return list(guardian_client._GUARDIANS[False].idle)
 
 
 def test_a_lane_serves_one_job_after_the_other() -> None:
@@ -245,9 +245,9 @@ def test_output_that_is_held_ends_with_the_process_and_other_output_when_it_is_c
 def test_a_fork_holds_no_lane(token: str) -> None:
     code = f"""
 import os, time
-from plait.adapters.process import jobs
+from plait.adapters.process import guardian_client
 read, write = os.pipe()
-job = jobs.start(["sh", "-c", "echo; while :; do sleep 60; done", {token!r}], cwd=None, env=os.environ, stdio=(None, write, write))
+job = guardian_client.start(["sh", "-c", "echo; while :; do sleep 60; done", {token!r}], cwd=None, env=os.environ, stdio=(None, write, write))
 os.read(read, 1)
 if os.fork() == 0:
     time.sleep(600)
@@ -284,9 +284,12 @@ environments = st.lists(
 
 @given(environments)
 def test_each_environment_arrives_whatever_came_before(environments: list[dict[str, str]]) -> None:
-    ours, theirs = jobs._Environments(), guardian.Environments()
+    ours, theirs = guardian_client._Environments(), guardian.Environments()
     for env in environments:
-        expected = {jobs.encode_text(name): jobs.encode_text(value) for name, value in env.items()}
+        expected = {
+            guardian_client.encode_text(name): guardian_client.encode_text(value)
+            for name, value in env.items()
+        }
         assert theirs.whole(*ours.pack_env(env)) == expected
 
 
@@ -373,9 +376,7 @@ def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -
 
 
 def test_the_guardian_ends_with_plait() -> None:
-    code = (
-        "from plait.adapters.process import jobs; jobs.warm_up(); print(jobs._GUARDIANS[False].pid)"
-    )
+    code = "from plait.adapters.process import guardian_client; guardian_client.warm_up(); print(guardian_client._GUARDIANS[False].pid)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True
     )
@@ -412,10 +413,10 @@ def test_a_guardian_that_is_killed_is_replaced_and_its_processes_are_ended(token
     code = f"""
 import os, signal
 from plait.core.errors import GuardianError
-from plait.adapters.process import jobs
+from plait.adapters.process import guardian_client
 from plait.adapters.process.process import run
 def kill(*_):
-    os.kill(jobs._GUARDIANS[False].pid, signal.SIGKILL)
+    os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGKILL)
 try:
     run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=kill)
 except GuardianError as error:
@@ -436,10 +437,10 @@ print(run(["echo", "again"]).stdout)
 def test_a_guardian_that_is_stopped_when_plait_is_killed_ends_all_the_same(token: str) -> None:
     code = f"""
 import os, signal
-from plait.adapters.process import jobs
+from plait.adapters.process import guardian_client
 from plait.adapters.process.process import run
 def die(*_):
-    os.kill(jobs._GUARDIANS[False].pid, signal.SIGSTOP)
+    os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
 run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=die)
 """
@@ -451,10 +452,10 @@ run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_ou
 def test_a_guardian_that_died_between_two_calls_is_not_missed() -> None:
     code = """
 import os, signal
-from plait.adapters.process import jobs
+from plait.adapters.process import guardian_client
 from plait.adapters.process.process import run
 run(["true"])
-pid = jobs._GUARDIANS[False].pid
+pid = guardian_client._GUARDIANS[False].pid
 os.kill(pid, signal.SIGKILL)
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 print(run(["echo", "again"]).stdout)
@@ -467,12 +468,12 @@ print(run(["echo", "again"]).stdout)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_the_guardian_is_not_asked_to_end(number: signal.Signals) -> None:
-    jobs.warm_up()
+    guardian_client.warm_up()
     assert run(["true"]).exit_code == 0
-    pid = jobs._GUARDIANS[False].pid
+    pid = guardian_client._GUARDIANS[False].pid
     os.kill(pid, number)
     assert run(["true"]).exit_code == 0
-    assert jobs._GUARDIANS[False].pid == pid
+    assert guardian_client._GUARDIANS[False].pid == pid
 
 
 # ── where there is no /proc ──────────────────────────────────────────────
@@ -481,34 +482,36 @@ WITHOUT_PROC = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; g
 
 
 @pytest.fixture
-def keeper() -> Iterator[jobs._Guardian]:
-    keeper = jobs._start_guardian(False, boot=WITHOUT_PROC)
+def keeper() -> Iterator[guardian_client._Guardian]:
+    keeper = guardian_client._start_guardian(False, boot=WITHOUT_PROC)
     yield keeper
     keeper.request.close()
     os.waitpid(keeper.pid, 0)
 
 
-def start(keeper: jobs._Guardian, script: str, *, shared: bool = False) -> tuple[jobs.Job, int]:
+def start(
+    keeper: guardian_client._Guardian, script: str, *, shared: bool = False
+) -> tuple[guardian_client.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     directory = os.open("/", os.O_RDONLY)
-    order = jobs._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0, 0)
+    order = guardian_client._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0, 0)
     lane = keeper.send(order, (directory, nothing, write, nothing), shared=shared)
     for fd in (write, nothing, directory):
         os.close(fd)
     lane.socket.setblocking(True)
-    return jobs.Job(lane), read
+    return guardian_client.Job(lane), read
 
 
-def kinds(job: jobs.Job, last: bytes) -> list[bytes]:
+def kinds(job: guardian_client.Job, last: bytes) -> list[bytes]:
     seen: list[bytes] = []
     while last not in seen:
         seen += [report.kind for report in job.reports()]
     return seen
 
 
-def test_without_proc_a_group_is_ended(keeper: jobs._Guardian, token: str) -> None:
+def test_without_proc_a_group_is_ended(keeper: guardian_client._Guardian, token: str) -> None:
     deaf = f"sh -c 'trap \"\" TERM; echo; while :; do sleep 60; done' {token}"
     job, printed = start(keeper, f"{deaf} & {deaf} & wait")
     assert os.read(printed, 1) + os.read(printed, 1) == b"\n\n"
@@ -519,7 +522,9 @@ def test_without_proc_a_group_is_ended(keeper: jobs._Guardian, token: str) -> No
     os.close(printed)
 
 
-def test_without_proc_a_group_ends_with_plait(keeper: jobs._Guardian, token: str) -> None:
+def test_without_proc_a_group_ends_with_plait(
+    keeper: guardian_client._Guardian, token: str
+) -> None:
     job, printed = start(keeper, f"sh -c 'echo; while :; do sleep 60; done' {token} & wait")
     assert os.read(printed, 1) == b"\n"
     keeper.request.close()
@@ -528,7 +533,9 @@ def test_without_proc_a_group_ends_with_plait(keeper: jobs._Guardian, token: str
     os.close(printed)
 
 
-def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(keeper: jobs._Guardian) -> None:
+def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(
+    keeper: guardian_client._Guardian,
+) -> None:
     job, printed = start(keeper, "echo; exec sleep 60", shared=True)
     assert os.read(printed, 1) == b"\n"
     os.close(printed)

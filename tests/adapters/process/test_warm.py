@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.process import guardian, jobs, warm
+from plait.adapters.process import guardian, guardian_client, warm
 from plait.core.grace import GRACE
 
 LIMIT = 20.0
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 COLD = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
 WARM = (
     "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.EXECUTED_FIRST = 0; "
-    f"guardian.main({jobs._WITH_WARM})"
+    f"guardian.main({guardian_client._WITH_WARM})"
 )
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "A": "b c", "EMPTY": "", "UMLAUT": "ü"}
 
@@ -35,7 +35,7 @@ class Keeper:
     """A guardian of its own, and what is started by it."""
 
     def __init__(self, boot: str) -> None:
-        self.keeper = jobs._start_guardian(False, boot=boot)
+        self.keeper = guardian_client._start_guardian(False, boot=boot)
 
     def start(
         self,
@@ -45,7 +45,7 @@ class Keeper:
         cwd: str = "/usr",
         files: Sequence[int] = (),
         has_input: bool = False,
-    ) -> tuple[jobs.Job, int]:
+    ) -> tuple[guardian_client.Job, int]:
         """A job, and what it prints."""
         read, write = os.pipe()
         directory = os.open(cwd, os.O_RDONLY)
@@ -53,14 +53,14 @@ class Keeper:
         how = 0 if has_input else guardian.NO_INPUT
         streams = (given, write, write) if has_input else (write, write)
         lane = self.keeper.send(
-            jobs._order(argv, env, how, 0), (directory, *streams, *files), shared=False
+            guardian_client._order(argv, env, how, 0), (directory, *streams, *files), shared=False
         )
         for fd in (write, directory, given):
             os.close(fd)
         lane.socket.setblocking(True)
-        return jobs.Job(lane), read
+        return guardian_client.Job(lane), read
 
-    def run(self, *argv: str, **how: object) -> tuple[bytes, jobs.JobReport]:
+    def run(self, *argv: str, **how: object) -> tuple[bytes, guardian_client.JobReport]:
         job, printed = self.start(argv, **how)  # type: ignore[arg-type]
         said = all_of(printed)
         report = job.reports()[0]
@@ -246,7 +246,7 @@ def test_more_files_than_an_order_takes_are_no_obstacle(keeper: Keeper) -> None:
     said, _ = keeper.run(
         "sh",
         "-c",
-        f"[ -e /proc/$$/fd/{jobs.FIRST_FILE + len(files) - 1} ] && echo yes",
+        f"[ -e /proc/$$/fd/{guardian_client.FIRST_FILE + len(files) - 1} ] && echo yes",
         files=files,
     )
     assert said == b"yes\n"
@@ -325,7 +325,7 @@ def test_none_is_left_when_the_guardian_is_killed(keeper: Keeper) -> None:
     os.kill(keeper.keeper.pid, signal.SIGKILL)
     assert is_gone(waiting)
     job.close()
-    other = jobs._start_guardian(False, keeper.keeper.marks, boot=WARM)  # sweeps up
+    other = guardian_client._start_guardian(False, keeper.keeper.marks, boot=WARM)  # sweeps up
     assert os.read(printed, 1) == b""
     os.close(printed)
     other.close()

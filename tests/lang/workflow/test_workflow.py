@@ -964,8 +964,8 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     run = new_run(hands, folder=str(tmp_path), rehearsing=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.events.close()
-    assert run.plan is not None
-    assert [(one.kind, one.shown) for one in run.plan.steps] == [
+    assert run.plan_log is not None
+    assert [(one.kind, one.shown) for one in run.plan_log.steps] == [
         ("items", "ls"),
         ("shell", "cat ${item}"),
     ]
@@ -991,8 +991,8 @@ def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_
     run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.events.close()
-    assert run.plan is not None
-    assert [(one.path, one.shown) for one in run.plan.steps if not one.skipped] == [
+    assert run.plan_log is not None
+    assert [(one.path, one.shown) for one in run.plan_log.steps if not one.skipped] == [
         ("setup/0", "count"),
         ("setup/1", "if ${n} == 1: hidden"),
         ("setup/2", "if ${n.exists} && ${p}: both"),

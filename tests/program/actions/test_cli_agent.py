@@ -236,5 +236,5 @@ def test_a_dry_run_shows_the_prompt_and_starts_nobody() -> None:
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
     performed(step("a", CliAgentAction(text_of("/fix ${n}"))), run, {"n": 1})
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == ["/fix 1"]
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == ["/fix 1"]
     assert hands.asked == []

@@ -371,4 +371,6 @@ def test_only_failures_that_retry_on_names_are_tried_again() -> None:
 def test_a_dry_run_shows_the_request_without_its_secrets() -> None:
     run = new_run(answering(), rehearsing=True, mask=lambda text: text.replace("hunter2", "***"))
     performed(step("a", HttpAction(text_of(f"{URL}?k=${{s}}"))), run, {"s": Secret("hunter2")})
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == [f"GET {URL}?k=***"]
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [
+        f"GET {URL}?k=***"
+    ]

@@ -100,5 +100,5 @@ def test_a_dry_run_asks_nobody() -> None:
     model = FakeModel()
     run = new_run(FakeHands(model=model), rehearsing=True)
     performed(step("a", PromptAction(text_of("hi ${n}"))), run, {"n": 1})
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == ["hi 1"]
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == ["hi 1"]
     assert model.calls == []

@@ -167,4 +167,6 @@ def test_a_dry_run_shows_the_call() -> None:
     run = new_run(rehearsing=True)
     values = {"n": 3, "s": Secret("hunter2")}
     performed(step("a", ToolAction("t/x", text_of({"n": "${n}", "s": "${s}"}))), run, values)
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == ['t/x {"n":3,"s":"***"}']
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [
+        't/x {"n":3,"s":"***"}'
+    ]

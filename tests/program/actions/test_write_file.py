@@ -169,5 +169,5 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would(content: Json, shown: s
     hands = FakeHands()
     run = new_run(hands, rehearsing=True)
     performed(step("a", WriteFileAction(text_of("f"), text_of(content))), run, {"v": "four"})
-    assert [one.shown for one in (run.plan.steps if run.plan else ())] == [shown]
+    assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [shown]
     assert hands.files == {}

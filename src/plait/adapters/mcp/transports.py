@@ -27,7 +27,7 @@ from mcp.types import jsonrpc_message_adapter
 
 from plait.adapters.http.connect import Resolve, not_public
 from plait.adapters.http.wire import Target
-from plait.adapters.process import guardian, jobs
+from plait.adapters.process import guardian, guardian_client
 from plait.core.errors import GuardianError, MachineError, ProcessError, RequestError
 from plait.core.grace import grace_seconds
 from plait.core.hints import Any, Final, Protocol, TypeAlias
@@ -194,7 +194,7 @@ class Stdio:
         """A stopped guardian starts no server and ends none."""
         if not self._over.done():
             self._job.check_guardian()
-            self._loop.call_later(jobs.CHECK, self._check_guardian)
+            self._loop.call_later(guardian_client.CHECK, self._check_guardian)
 
     def _has_exited(self) -> None:
         if not self._exited.done():
@@ -212,14 +212,14 @@ class Stdio:
             self._loop.remove_reader(self._job.fileno())
 
 
-def _start_server(server: McpServer) -> tuple[jobs.Job, int, int, int]:
+def _start_server(server: McpServer) -> tuple[guardian_client.Job, int, int, int]:
     """The job, and our ends of its stdin, stdout and stderr."""
     opened: list[int] = []
     try:
         for _ in range(3):
             opened += os.pipe2(os.O_CLOEXEC)
         their_in, stdin, stdout, their_out, stderr, their_err = opened
-        job = jobs.start(
+        job = guardian_client.start(
             server.command,
             cwd=server.cwd or None,
             env=server.env,

@@ -23,8 +23,8 @@ import time
 from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.adapters.process import guardian, jobs
-from plait.adapters.process.jobs import (
+from plait.adapters.process import guardian, guardian_client
+from plait.adapters.process.guardian_client import (
     FIRST_FILE,
     Job,
     JobReport,
@@ -307,7 +307,7 @@ class _Program:
 
     @property
     def name(self) -> str:
-        return self.argv[0] if self.argv else ""  # `jobs.start` refuses that
+        return self.argv[0] if self.argv else ""  # `guardian_client.start` refuses that
 
     @property
     def whole_env(self) -> Environment:
@@ -428,7 +428,7 @@ def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
     while True:
         try:
             job = _start_now(program, ours, passthrough=options.passthrough, sparing=sparing)
-        except jobs.NoDescriptors:
+        except guardian_client.NoDescriptors:
             ours.close()
             if _more_descriptors():
                 continue
@@ -452,7 +452,7 @@ def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bo
             stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
             if sparing and theirs and theirs[-1] >= _CHECKED_FROM:
                 _require_spare_descriptors(program.name, theirs[-1])
-            ours.job = jobs.start(
+            ours.job = guardian_client.start(
                 program.argv,
                 cwd=program.cwd,
                 env=program.whole_env,
@@ -473,7 +473,7 @@ def _require_spare_descriptors(program: str, newest: int) -> None:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and newest + SPARE_DESCRIPTORS >= soft:
-        raise jobs.no_room(program, OSError(errno.EMFILE, ""))
+        raise guardian_client.no_room(program, OSError(errno.EMFILE, ""))
 
 
 def _more_descriptors() -> bool:
@@ -558,7 +558,7 @@ def _descriptors(
         )
         return stdio, [_file_with(content, theirs) for _, content in program.files]
     except OSError as error:
-        raise jobs.no_room(program.name, error) from None
+        raise guardian_client.no_room(program.name, error) from None
 
 
 class _Ours:
@@ -750,7 +750,7 @@ class _Watch:
         """Wait for the next event, and handle it."""
         if self.cancel is not None:
             seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
-        seconds = jobs.CHECK if seconds is None else min(seconds, jobs.CHECK)
+        seconds = guardian_client.CHECK if seconds is None else min(seconds, guardian_client.CHECK)
         # Rounded up: a wait that ends too early would be followed by a busy loop.
         found = self.poll.poll(seconds * 1000 + 1)
         if not found:

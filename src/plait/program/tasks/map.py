@@ -131,7 +131,7 @@ class TaskMap(Composite):
         source = self.map.source
         if source is None:
             return self._static_items()
-        if ctx.run.plan is not None:
+        if ctx.run.plan_log is not None:
             return self._static_items()
         program = self.program
         items = items_from_output(self.map, self.outputs[program.spec.task_id(source)])
@@ -145,7 +145,7 @@ class TaskMap(Composite):
 
     def run(self, ctx: StepContext) -> Json:
         steps = self._all_items(ctx)
-        if ctx.run.plan is None:
+        if ctx.run.plan_log is None:
             ctx.run.events.emit(ItemsCounted(ctx.path, len(steps)))
             check_not_empty(len(steps), self.map.on_empty, ctx, "the map", "the list is empty")
         outcomes, ctx = perform_tasks(ctx, steps, self.program.spec)
