@@ -2,11 +2,13 @@
 # PYTHON=…     the interpreter that makes .venv (default: the first python ≥ 3.11 on the PATH)
 # FETCH=1      `make check` downloads interpreters that are missing, where it can
 # FUZZ_RUNS=…  how many random cases each fuzz script tries (default: each script's own full number)
+# OLD=…        the checkout that `make compare` compares with
 # ARGS=…       further arguments for pytest
 
 PYTHON ?=
 FETCH ?=
 FUZZ_RUNS ?=
+OLD ?=
 ARGS ?=
 
 VENV := .venv
@@ -28,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check interpreters format lint types fuzz attack crash bench figures docs-examples clean
+.PHONY: help demo test check interpreters format lint types fuzz attack crash bench compare figures docs-examples clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +82,9 @@ crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of ru
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
 	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py
+
+compare: $(STAMP) ## compare with another checkout by computing time (OLD=its folder)
+	@$(BIN)/python bench/compare.py $(OLD)
 
 figures: $(STAMP) ## print how the code reads, in figures
 	@$(BIN)/python bench/figures.py
