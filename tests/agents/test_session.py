@@ -28,7 +28,8 @@ from plait.agents.turns import recorded_tool_call
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json
 from plait.engine.events import EventRecord, ModelText, StepFinished
-from plait.engine.hooks import Hook, HookRunner
+from plait.engine.hook_events import Hook
+from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failure, LimitExceeded, StepError, Succeeded

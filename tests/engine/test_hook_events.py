@@ -14,7 +14,7 @@ from lang.loading import load_file
 from plait.app.runs import flow_store, run_program
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.hooks import ALWAYS, HOOK_EVENTS, NAMES, Hook
+from plait.engine.hook_events import ALWAYS, HOOK_EVENTS, NAMES, Hook
 from plait.scope.expressions import Expression
 from plait.views.progress import replay_events
 from runs.stories import Place

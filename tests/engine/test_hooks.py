@@ -16,17 +16,9 @@ from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.context import RunContext, new_run_context
 from plait.engine.events import Note, StepFinished, StepRetrying
-from plait.engine.hooks import (
-    ALWAYS,
-    HOOK_EVENTS,
-    NAMES,
-    VERBS,
-    Hook,
-    HookCall,
-    HookDecision,
-    HookRunner,
-    find_decision,
-)
+from plait.engine.hook_events import ALWAYS, HOOK_EVENTS, NAMES, VERBS, Hook, HookCall, HookDecision
+from plait.engine.hook_step import find_decision
+from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failed, Failure, Outcome, Skipped, StepError, Succeeded

@@ -15,7 +15,7 @@ from plait.app.runs import Options, RunObservers, plan_run, run_flow
 from plait.app.toolbox import toolbox
 from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished
-from plait.engine.hooks import HOOK_EVENTS, NAMES
+from plait.engine.hook_events import HOOK_EVENTS, NAMES
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Succeeded
 from plait.lang.check import check_file

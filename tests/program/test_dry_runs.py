@@ -17,7 +17,8 @@ from plait.core.errors import InternalError
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.context import RunContext
-from plait.engine.hooks import Hook, HookCall, HookRunner
+from plait.engine.hook_events import Hook, HookCall
+from plait.engine.hooks import HookRunner
 from plait.engine.outcome import Succeeded
 from plait.engine.perform import StepContext, act
 from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step

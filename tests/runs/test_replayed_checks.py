@@ -11,7 +11,7 @@ import pytest
 from agents.scripted import failed
 from plait.core.values import Json
 from plait.engine.events import StepFinished
-from plait.engine.hooks import HOOK_EVENTS
+from plait.engine.hook_events import HOOK_EVENTS
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, StepError, too_long
 from plait.views.progress import replay_events

@@ -40,7 +40,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, json_text
 from plait.engine.budgets import limit_error
-from plait.engine.hooks import step_names
+from plait.engine.hook_events import step_names
 from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
 from plait.engine.outcome import (
     Failed,

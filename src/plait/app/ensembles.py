@@ -47,7 +47,7 @@ from plait.program.tasks.units import TASKS
 
 if TYPE_CHECKING:
     from plait.app.runs import FlowResult
-    from plait.engine.hooks import Hook
+    from plait.engine.hook_events import Hook
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.lang.loaded import LoadedFlow
 

@@ -25,8 +25,8 @@ from plait.engine.perform import StepContext, act
 
 if TYPE_CHECKING:
     from plait.engine.budgets import Budgets
+    from plait.engine.hook_events import Hook
     from plait.engine.hook_port import Hooks
-    from plait.engine.hooks import Hook
     from plait.engine.journal import Journal
     from plait.engine.limits import Limits
     from plait.engine.replay import Replay
@@ -177,7 +177,7 @@ def _last_end(program: Program, ctx: StepContext) -> int:
 
 
 def _error(failure: Failure) -> dict[str, Json]:
-    from plait.engine.hooks import error_names
+    from plait.engine.hook_events import error_names
 
     return {"error": error_names(failure)}
 

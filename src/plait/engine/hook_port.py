@@ -8,7 +8,8 @@ from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.values import Json
 
 if TYPE_CHECKING:
-    from plait.engine.hooks import HookDecision, PendingNotifications
+    from plait.engine.hook_events import HookDecision
+    from plait.engine.hooks import PendingNotifications
     from plait.engine.limits import Budget, LimitReached
     from plait.engine.outcome import Failed, Outcome
     from plait.engine.perform import StepContext

@@ -17,7 +17,16 @@ from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import json_text
-from plait.engine.hooks import ALWAYS, HOOK_EVENTS, LAYERS, NAMES, VERBS, Hook, HookCall, HookEvent
+from plait.engine.hook_events import (
+    ALWAYS,
+    HOOK_EVENTS,
+    LAYERS,
+    NAMES,
+    VERBS,
+    Hook,
+    HookCall,
+    HookEvent,
+)
 from plait.lang.analysis.names import BuiltinName, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, with_script
 from plait.lang.analysis.templates import check_template

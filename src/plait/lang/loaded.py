@@ -11,7 +11,7 @@ from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.engine.hooks import Hook
+from plait.engine.hook_events import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.lang.environment import NO_ENVIRONMENT, FlowEnvironment, secret_texts
 from plait.lang.findings import Finding

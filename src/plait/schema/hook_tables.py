@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.hints import Final
-from plait.engine.hooks import HOOK_EVENTS, MAX_RETRIES, VERBS
+from plait.engine.hook_events import HOOK_EVENTS, MAX_RETRIES, VERBS
 from plait.schema.field_types import (
     Boolean,
     Choice,

@@ -118,7 +118,7 @@ def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_na
     loaded = load_file(str(tmp_path / "d.md"), environ={})
     run = new_run(Hands(tmp_path, chatty), loaded=loaded)
     assert isinstance(run.hooks, HookRunner)
-    assert run.hooks._names["model"] == "m"
+    assert run.hooks.chain[-1].names["model"] == "m"
     run.events.close()
 
 

@@ -19,7 +19,7 @@ from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.source import Span
 from plait.core.values import NOT_KNOWN, Json
-from plait.engine.hooks import Hook
+from plait.engine.hook_events import Hook
 from plait.lang.analysis.names import detect_profile, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, TemplateFields, find_templates
 from plait.lang.analysis.shell import check_options, shell_pieces

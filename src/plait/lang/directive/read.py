@@ -23,7 +23,7 @@ from plait.core.errors import InputError, Problem
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.engine.hooks import Hook
+from plait.engine.hook_events import Hook
 from plait.engine.limits import Limits
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import check_template

@@ -11,7 +11,7 @@ from plait.core.documents import nodes
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.engine.hooks import Hook
+from plait.engine.hook_events import Hook
 from plait.engine.limits import Limits
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import read_limits

@@ -32,7 +32,7 @@ from plait.scope.computed import Sources
 
 if TYPE_CHECKING:
     from plait.core.source import Span
-    from plait.engine.hooks import Hook
+    from plait.engine.hook_events import Hook
     from plait.lang.analysis.tool_calls import ToolCall
 
 SHORT_SECRET: Final = 6

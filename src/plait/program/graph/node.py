@@ -12,7 +12,7 @@ from plait.core.masking import mask_value
 from plait.core.records import replace
 from plait.core.values import Json, json_size
 from plait.engine.events import StepRetrying
-from plait.engine.hooks import HookDecision, error_names
+from plait.engine.hook_events import HookDecision, error_names
 from plait.engine.journal import record_number
 from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_success
 from plait.engine.step import Composite, FunctionAction, LeafStep, Policy

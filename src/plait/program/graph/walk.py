@@ -20,7 +20,7 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, deep_copy
 from plait.engine.budgets import limit_error
-from plait.engine.hooks import Hook, HookDecision
+from plait.engine.hook_events import Hook, HookDecision
 from plait.engine.journal import StepRecord
 from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
 from plait.engine.outcome import (

@@ -24,7 +24,7 @@ from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
 from plait.engine.backend import WorkItem
-from plait.engine.hooks import Hook
+from plait.engine.hook_events import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
     Aborted,
