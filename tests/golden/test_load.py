@@ -23,8 +23,8 @@ LOADED = [
     (["--version"],                                                    2,   1446),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,  37520),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              60, 105780),
-    (["run", "flow.yaml"],                                           170, 279140),
-    (["check", "flow.yaml"],                                         157, 268830),
+    (["run", "flow.yaml"],                                           176, 274540),
+    (["check", "flow.yaml"],                                         163, 262260),
     (["runs"],                                                        67, 101790),
 ]  # fmt: skip
 

@@ -12,16 +12,10 @@ from plait.core.documents import Mapping, Scalar, parse
 from plait.core.errors import ConditionError, LimitError, MissingNamesError, PlaitError
 from plait.core.values import UNDEFINED, Json, Secret
 from plait.scope import Scope
-from plait.scope.expressions import (
-    FUNCTIONS,
-    MAX_DEPTH,
-    MAX_TEXT,
-    compile_filter,
-    compile_when,
-    item_facts,
-    parse_when,
-    truth,
-)
+from plait.scope.expression_reader import MAX_DEPTH
+from plait.scope.expression_values import FUNCTIONS, truth
+from plait.scope.expressions import MAX_TEXT, compile_filter, compile_when, parse_when
+from plait.scope.item_paths import item_facts
 from plait.template.program import FACTS
 from plait.template.template import compile_template
 

@@ -34,7 +34,7 @@ from plait.program.items.spec import (
     read_input,
     spec_template,
 )
-from plait.scope.expressions import item_facts
+from plait.scope.item_paths import item_facts
 
 __all__ = [
     "AutoInput",

@@ -18,7 +18,7 @@ from plait.core.hints import Final
 from plait.core.source import Span
 from plait.core.values import Json, json_text, text
 from plait.scope import Scope
-from plait.scope.expressions import item_facts
+from plait.scope.item_paths import item_facts
 from plait.template.program import FACTS
 from plait.template.template import Template
 

@@ -19,7 +19,8 @@ from plait.core.values import UNDEFINED, Json
 from plait.program.items.json_path import JsonPath, compile_json_path
 from plait.program.items.keys import canonical
 from plait.program.items.sorting import SortOrder, compile_order
-from plait.scope.expressions import Expression, compile_filter, find, item_path
+from plait.scope.expressions import Expression, compile_filter
+from plait.scope.item_paths import find, item_path
 
 Compiled = TypeVar("Compiled")
 

@@ -22,7 +22,8 @@ from plait.core.hints import IO, Any, Final
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json, Secret, json_text
-from plait.scope.expressions import find, item_path, to_number
+from plait.scope.expression_values import to_number
+from plait.scope.item_paths import find, item_path
 from plait.template.operators import type_name
 
 RUN: Final = 20_000
