@@ -51,6 +51,7 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
+from plait.engine.parallel import perform_many
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 
@@ -482,8 +483,8 @@ class AgentSession:
     def _perform_all(self, calls: Sequence[ToolCallTurn]) -> list[Outcome]:
         if len(calls) < 2:
             return [self._perform(call) for call in calls]
-        outcomes, self.ctx = self.ctx.perform_many(
-            calls, parallel=MOST_AT_ONCE, first=self._performed
+        outcomes, self.ctx = perform_many(
+            self.ctx, calls, parallel=MOST_AT_ONCE, first=self._performed
         )
         self._performed += len(calls)
         return outcomes

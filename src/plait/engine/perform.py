@@ -9,7 +9,7 @@ again, and `perform` replays what is recorded.  Nothing outside of this module c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 
@@ -18,7 +18,6 @@ from plait.core.hints import TYPE_CHECKING, Any, Protocol, cast
 from plait.core.machine import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
-from plait.engine.backend import WorkItem
 from plait.engine.events import StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import (
     NO_TIME_LEFT,
@@ -157,45 +156,6 @@ class StepContext:
         outcome = perform_new(step, ctx, is_last=is_last)
         return outcome, self if self.run.replay.is_first_run else replace(self, can_replay=False)
 
-    def perform_many(
-        self,
-        steps: Sequence[Step],
-        *,
-        parallel: int,
-        first: int = 0,
-        scope: Callable[[int], Scope | None] = lambda _: None,
-        stops: Callable[[Outcome], bool] = lambda _: False,
-    ) -> tuple[list[Outcome], StepContext]:
-        """Perform steps that do not depend on each other, `parallel` at a time.
-
-        Return the outcomes of the started ones in order, and the context for what follows them
-        all.  No step starts after an outcome that `stops`.  `first` is the order of the first
-        step; `scope` returns the scope of each.
-        """
-        ended: dict[int, Outcome] = {}
-        contexts: list[StepContext] = []
-
-        def perform_one(work: WorkItem) -> Outcome:
-            number = work.order
-            outcome, after = self.perform_next(steps[number], first + number, scope=scope(number))
-            contexts.append(after)
-            return outcome
-
-        def finish_one(work: WorkItem, outcome: Outcome) -> None:
-            ended[work.order] = outcome
-
-        def wanted() -> Iterator[WorkItem]:
-            for number, step in enumerate(steps):
-                if self.run.stop.is_set() or any(map(stops, list(ended.values()))):
-                    return
-                yield WorkItem(number, step.name, None)
-
-        if steps:
-            most = max(1, min(parallel, len(steps)))
-            self.run.backend.run(wanted(), perform_one, finish_one, parallel=most)
-            self.run.stop.require_unset()
-        return [ended[number] for number in sorted(ended)], join_contexts(self, contexts)
-
     def _after_replay(self, path: str) -> StepContext:
         """Return the context for what follows a replayed step."""
         recorded = self.run.journal.step(path)
@@ -262,16 +222,6 @@ class StepContext:
         """Is the time of the flow, or of a step around this one, over?"""
         end = self.ends_at()
         return end is not None and time.monotonic() >= end
-
-
-def join_contexts(ctx: StepContext, contexts: Iterable[StepContext]) -> StepContext:
-    """Return the context for what follows several parallel steps, given the one after each."""
-    ended = (ctx, *contexts)
-    return replace(
-        ctx,
-        can_replay=all(one.can_replay for one in ended),
-        replay_after=max(one.replay_after for one in ended),
-    )
 
 
 def perform(step: Step, ctx: StepContext) -> Outcome:

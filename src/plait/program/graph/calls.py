@@ -14,6 +14,7 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text
 from plait.engine.events import ItemsCounted
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
+from plait.engine.parallel import perform_many
 from plait.engine.perform import StepContext, act
 from plait.engine.step import FunctionAction, LeafStep, Policy, Step
 from plait.program.actions.shell import ShellAction
@@ -186,7 +187,8 @@ def performed_items(
     ]
     # Calls read `names`; hooks read the scope.
     has_hooks = not ctx.run.hooks.is_empty
-    outcomes, _ = ctx.perform_many(
+    outcomes, _ = perform_many(
+        ctx,
         steps,
         parallel=loop.parallel,
         scope=lambda at: ctx.scope.child(item=deep_copy(items[at])) if has_hooks else None,

@@ -10,7 +10,6 @@ from plait.core.values import Json
 from plait.engine.outcome import (
     Failed,
     Failure,
-    Outcome,
     StepError,
     Succeeded,
     call_author_function,
@@ -28,7 +27,6 @@ from plait.program.tasks.units import (
     Outputs,
     last_value,
     make_task_step,
-    outputs_from_record,
     skip_if_needed_skipped,
     task_record_or_skip,
     with_task_outputs,
@@ -37,22 +35,6 @@ from plait.program.tasks.units import (
 if TYPE_CHECKING:
     from plait.program.tasks.task_graph import EnsembleProgram
     from plait.scope.expressions import Expression
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoopUnit:
-    program: EnsembleProgram
-    loop: Loop
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return self.loop.tasks
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return LoopStep(self.program, self.loop, dict(outputs))
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        return outputs_from_record(self.program, self.tasks, outcome)
 
 
 @dataclass(frozen=True, slots=True)

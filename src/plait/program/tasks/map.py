@@ -29,10 +29,8 @@ from plait.program.tasks.task import (
 )
 from plait.program.tasks.text import items_from_output
 from plait.program.tasks.units import (
-    Outputs,
     make_task_step,
     needs_skipped,
-    outputs_from_record,
     perform_tasks,
     task_record_or_skip,
     with_task_outputs,
@@ -42,22 +40,6 @@ if TYPE_CHECKING:
     from plait.program.tasks.task_graph import EnsembleProgram
 
 CHARACTERS_A_TOKEN: Final = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MapUnit:
-    program: EnsembleProgram
-    map: MapReduce
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return (self.map.task,) if self.map.reduce is None else (self.map.task, self.map.reduce)
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return TaskMap(self.program, self.map, dict(outputs))
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        return outputs_from_record(self.program, self.tasks, outcome)
 
 
 @dataclass(frozen=True, slots=True)

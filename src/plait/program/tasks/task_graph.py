@@ -13,17 +13,15 @@ new.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from plait.agents.messages import NO_PROVIDER, sum_usage
 from plait.agents.ports import Models
 from plait.core.errors import InputError, Problem
-from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
-from plait.engine.backend import WorkItem
 from plait.engine.hook_events import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
@@ -37,19 +35,27 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.perform import StepContext, act, join_contexts
+from plait.engine.parallel import perform_dependent
+from plait.engine.perform import StepContext, act
 from plait.engine.replay import changed_steps_error
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, Step
 from plait.program.step_list import join_fingerprints
-from plait.program.tasks.loop import LoopUnit
-from plait.program.tasks.manager import DELEGATION, ManagerStep, manager_step
-from plait.program.tasks.map import MapUnit
+from plait.program.tasks.loop import LoopStep
+from plait.program.tasks.manager import DELEGATION, manager_step
+from plait.program.tasks.map import TaskMap
 from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
     make_task_output,
 )
 from plait.program.tasks.text import FilledTasks, TaskTemplates
-from plait.program.tasks.units import TASKS, Outputs, Unit, make_task_step, why_skipped
+from plait.program.tasks.units import (
+    TASKS,
+    Outputs,
+    Unit,
+    make_task_step,
+    outputs_from_record,
+    why_skipped,
+)
 
 if TYPE_CHECKING:
     from plait.agents.messages import Provider
@@ -168,70 +174,47 @@ def _is_unit(name: str) -> bool:
 def make_units(program: EnsembleProgram) -> list[Unit]:
     spec = program.spec
     if spec.strategy == "hierarchical":
-        return [_ManagerUnit(program)]
+        return [_manager_unit(program)]
     grouped: dict[int, Unit] = {}
+
+    def group(tasks: Sequence[Task], step: Callable[[Outputs], Step]) -> None:
+        unit = Unit(tasks, step, partial(outputs_from_record, program, tasks))
+        grouped.update(dict.fromkeys(map(id, tasks), unit))
+
     for loop in spec.loops:
-        grouped |= dict.fromkeys(map(id, loop.tasks), LoopUnit(program, loop))
+        group(loop.tasks, partial(LoopStep, program, loop))
     for one in spec.maps:
         both = [one.task] if one.reduce is None else [one.task, one.reduce]
-        grouped |= dict.fromkeys(map(id, both), MapUnit(program, one))
+        group(both, partial(TaskMap, program, one))
     found: dict[int, Unit] = {}
     for task in spec.tasks:
-        unit = grouped.get(id(task)) or _TaskUnit(program, task)
+        unit = grouped.get(id(task)) or _task_unit(program, task)
         found.setdefault(id(unit), unit)
     return list(found.values())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _TaskUnit:
-    program: EnsembleProgram
-    task: Task
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return (self.task,)
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        return make_task_step(
-            self.program, self.task, outputs, f"task:{self.program.spec.task_id(self.task)}"
-        )
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        task = self.program.filled.task(self.task)
-        made = make_task_output(self.program.spec.task_id(self.task), task, outcome)
-        return {made.id: made}
+def _task_unit(program: EnsembleProgram, task: Task) -> Unit:
+    id = program.spec.task_id(task)
+    return Unit(
+        (task,),
+        lambda outputs: make_task_step(program, task, outputs, f"task:{id}"),
+        lambda outcome: {id: make_task_output(id, program.filled.task(task), outcome)},
+    )
 
 
-# ── a manager ────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ManagerUnit:
-    program: EnsembleProgram
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        return ()
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:  # noqa: ARG002 - a manager needs nothing
-        return self._step()
-
-    def _step(self) -> ManagerStep:
-        program = self.program
-        tasks = [program.filled.task(task) for task in program.spec.tasks]
-        manager = program.spec.manager
-        agent = None if manager is None else program.filled.agents[id(manager)]
-        return manager_step(program.spec, tasks, agent)
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        return {one.id: one for one in self._step().outputs(outcome)}
+def _manager_unit(program: EnsembleProgram) -> Unit:
+    tasks = [program.filled.task(task) for task in program.spec.tasks]
+    manager = program.spec.manager
+    agent = None if manager is None else program.filled.agents[id(manager)]
+    step = manager_step(program.spec, tasks, agent)
+    return Unit((), lambda _: step, lambda outcome: {one.id: one for one in step.outputs(outcome)})
 
 
 # ── running the units ────────────────────────────────────────────────────
 
 
 class _TaskRun:
-    """One run of the units: which are done, which have failed, which can start."""
+    """One run of the units: their outputs, their failures, and those that can never start."""
 
     def __init__(self, program: EnsembleProgram, ctx: StepContext) -> None:
         self.spec = program.spec
@@ -240,134 +223,89 @@ class _TaskRun:
         self.outputs: Outputs = {}
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}
-        self._unit_orders = {
-            id(task): order for order, unit in enumerate(self.units) for task in unit.tasks
-        }
-        self._needed_tasks = [self._unit_dependencies(order) for order in range(len(self.units))]
-        self._needed_units = [
-            frozenset(self._unit_orders[id(one)] for one in needed) for needed in self._needed_tasks
+        """By id of a task that never starts: the reason."""
+        self._blocked: set[int] = set()
+        """The orders of the units that never start."""
+        orders = {id(task): order for order, unit in enumerate(self.units) for task in unit.tasks}
+        needed = [
+            [one for task in unit.tasks for one in self.spec.needs(task)] for unit in self.units
         ]
-        self._state: dict[int, str] = {}
-        """By order of a unit: begun, done, failed, skipped."""
-        self._contexts_after: dict[int, StepContext] = {}
-        """By order of an ended unit: the context of the units that need it."""
-        self._changed = threading.Condition()
-        self._is_broken = False
+        self._needed_tasks = [
+            [self.spec.task_id(one) for one in tasks if orders[id(one)] != order]
+            for order, tasks in enumerate(needed)
+        ]
+        """By order of a unit: the ids of the tasks of other units that it needs."""
+        self._needed_units = [
+            {orders[id(one)] for one in tasks} - {order} for order, tasks in enumerate(needed)
+        ]
 
     def run(self) -> Json:
-        parallel = self.spec.max_parallel if self.spec.strategy == "parallel" else 1
-        parallel = max(1, min(parallel, len(self.units)))
+        is_strict = self.spec.on_error == "fail_fast"
         try:
-            self.ctx.run.backend.run(
-                self._ready(), self._perform, self._finish_unit, parallel=parallel
+            perform_dependent(
+                self.ctx,
+                len(self.units),
+                self._perform,
+                self._finish,
+                parallel=self.spec.max_parallel if self.spec.strategy == "parallel" else 1,
+                needs=lambda at: None if at in self._blocked else self._needed_units[at],
+                stops=lambda outcome: is_strict and isinstance(outcome, Failed),
             )
         except Aborted as aborted:
             aborted.failure = replace(aborted.failure, output=self._value())
             raise
-        self.ctx.run.stop.require_unset()
         value = self._value()
         if self.failures:
             raise StepError(self._failure(value))
         return value
 
-    def _unit_dependencies(self, order: int) -> list[Task]:
-        """The tasks of other units that a unit needs."""
-        needs = [one for task in self.units[order].tasks for one in self.spec.needs(task)]
-        return [one for one in needs if self._unit_orders[id(one)] != order]
-
-    # ── which unit can start ─────────────────────────────────────────────
-
-    def _ready(self) -> Iterator[WorkItem]:
-        while True:
-            with self._changed:
-                self._skip_blocked()
-                order = self._next()
-                while order is None and self._is_waiting():
-                    self._changed.wait()
-                    self._skip_blocked()
-                    order = self._next()
-                if order is None:
-                    return
-                self._state[order] = "begun"
-            yield WorkItem(order, str(order), None)
-
-    def _next(self) -> int | None:
-        """The first unit whose needs are all done."""
-        if self.ctx.run.stop.is_set() or self._is_broken:
-            return None
-        if self.failures and self.spec.on_error == "fail_fast":
-            return None
-        for order in range(len(self.units)):
-            if order not in self._state and all(
-                self._state.get(one) == "done" for one in self._needed_units[order]
-            ):
-                return order
-        return None
-
-    def _is_waiting(self) -> bool:
-        return not self._is_broken and "begun" in self._state.values()
-
-    def _skip_blocked(self) -> None:
-        """Skip units that need a skipped or failed one: they can never start."""
-        while (found := next(self._blocked_units(), None)) is not None:
-            order, why = found
-            self._state[order] = "skipped"
-            for task in self.units[order].tasks:
-                self.skipped[self.spec.task_id(task)] = why
-            self.ctx.run.events.note(self.ctx.path, f"'{self._unit_id(order)}' is skipped: {why}")
-
-    def _blocked_units(self) -> Iterator[tuple[int, str]]:
-        for order in range(len(self.units)):
-            for task in self._needed_tasks[order] if order not in self._state else ():
-                ended = self._block_reason(task)
-                if ended is not None:
-                    yield order, why_skipped(self.spec.task_id(task), ended)
-
-    def _block_reason(self, task: Task) -> str | None:
-        """How a task ended that blocks others; None: it does not block."""
-        state = self._state.get(self._unit_orders[id(task)])
-        output = self.outputs.get(self.spec.task_id(task))
-        if state == "skipped" or (
-            state == "done" and output is not None and output.status == "skipped"
-        ):
-            return "skipped"
-        return "failed" if state == "failed" and self.spec.on_error == "continue_on_error" else None
-
-    def _unit_id(self, order: int) -> str:
-        return self.spec.task_id(self.units[order].tasks[-1])
-
-    # ── performing ───────────────────────────────────────────────────────
-
-    def _perform(self, work: WorkItem) -> Outcome:
-        order = work.order
-        ctx = join_contexts(
-            self.ctx,
-            [
-                self._contexts_after[one]
-                for one in self._needed_units[order]
-                if one in self._contexts_after
-            ],
-        )
+    def _perform(self, order: int, ctx: StepContext) -> tuple[Outcome, StepContext]:
+        unit = self.units[order]
         try:
-            outcome, after = ctx.perform_next(self.units[order].step(dict(self.outputs)), order)
-        except BaseException as error:
-            if isinstance(error, LimitExceeded):  # keep the partial outputs
-                self.outputs |= self.units[order].outputs(Failed(error.failure))
-            with self._changed:  # wake the thread that waits for this unit
-                self._is_broken = True
-                self._changed.notify_all()
+            return ctx.perform_next(unit.step(dict(self.outputs)), order)
+        except LimitExceeded as error:  # keep the partial outputs
+            self.outputs |= unit.outputs(Failed(error.failure))
             raise
-        self._contexts_after[order] = after
-        return outcome
 
-    def _finish_unit(self, work: WorkItem, outcome: Outcome) -> None:
-        unit = self.units[work.order]
-        with self._changed:
-            self.outputs |= unit.outputs(outcome)
-            if isinstance(outcome, Failed):
-                self.failures.append((unit, outcome.failure))
-            self._state[work.order] = _STATES[type(outcome)]
-            self._changed.notify_all()
+    def _finish(self, order: int, outcome: Outcome) -> None:
+        unit = self.units[order]
+        made = unit.outputs(outcome)
+        self.outputs |= made
+        ids = [self.spec.task_id(task) for task in unit.tasks]
+        if isinstance(outcome, Failed):
+            self.failures.append((unit, outcome.failure))
+            if self.spec.on_error == "continue_on_error":
+                self._skip_dependents(dict.fromkeys(ids, "failed"))
+        else:
+            is_skipped = isinstance(outcome, Skipped)
+            self._skip_dependents(
+                {
+                    id: "skipped"
+                    for id in ids
+                    if is_skipped or (id in made and made[id].status == "skipped")
+                }
+            )
+
+    def _skip_dependents(self, lost: dict[str, str]) -> None:
+        """Skip the units that need a skipped or failed task, and those that need their tasks."""
+        while lost:
+            blocked = (
+                (order, id)
+                for order, needed in enumerate(self._needed_tasks)
+                if order not in self._blocked
+                for id in needed
+                if id in lost
+            )
+            found = next(blocked, None)
+            if found is None:
+                return
+            order, id = found
+            why = why_skipped(id, lost[id])
+            ids = [self.spec.task_id(task) for task in self.units[order].tasks]
+            self._blocked.add(order)
+            self.skipped |= dict.fromkeys(ids, why)
+            lost |= dict.fromkeys(ids, "skipped")
+            self.ctx.run.events.note(self.ctx.path, f"'{ids[-1]}' is skipped: {why}")
 
     # ── result ───────────────────────────────────────────────────────────
 
@@ -396,9 +334,6 @@ class _TaskRun:
 
 def _output_value(output: TaskOutput) -> Json:
     return output.raw if output.data is None else output.data
-
-
-_STATES: Final[dict[type, str]] = {Succeeded: "done", Failed: "failed", Skipped: "skipped"}
 
 
 def _public(output: TaskOutput) -> dict[str, Json]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plait.agents.messages import TokenUsage
-from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
-from plait.core.records import replace
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
+from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.outcome import (
     Failed,
@@ -15,6 +15,7 @@ from plait.engine.outcome import (
     Skipped,
     Succeeded,
 )
+from plait.engine.parallel import perform_many
 from plait.engine.perform import StepContext
 from plait.engine.step import Step
 from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
@@ -33,18 +34,16 @@ Outputs: TypeAlias = dict[str, TaskOutput]
 """By id, in the order in which they were made."""
 
 
-class Unit(Protocol):
-    """A task, a loop or a map: it starts and ends as one step."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """A task, a loop, a map or a manager: it starts and ends as one step."""
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """Its tasks; the last one gives its output."""
-
-    def step(self, outputs: Mapping[str, TaskOutput]) -> Step:
-        """Make its step with the outputs that it needs."""
-
-    def outputs(self, outcome: Outcome) -> Outputs:
-        """The outputs of its tasks."""
+    tasks: Sequence[Task]
+    """The last one gives its output."""
+    step: Callable[[Outputs], Step]
+    """Makes its step with the outputs that it needs."""
+    outputs: Callable[[Outcome], Outputs]
+    """The outputs of its tasks."""
 
 
 def make_task_step(
@@ -80,7 +79,8 @@ def perform_tasks(
     With `fail_fast` no task starts after a failure, so there may be fewer outcomes than steps.
     """
     is_strict = spec.on_error == "fail_fast"
-    return ctx.perform_many(
+    return perform_many(
+        ctx,
         steps,
         parallel=spec.max_parallel,
         stops=lambda outcome: is_strict and isinstance(outcome, Failed),
