@@ -48,7 +48,9 @@ def call_function(call: FunctionCall) -> PrimitiveResult:
     job = _Job(lambda: _outcome(call, log, streams))
     streams.enter(log)
     try:
-        _submit(job)
+        with _IDLE_LOCK:
+            worker = _IDLE.pop() if _IDLE else None
+        (worker or _Worker()).inbox.put(job)
     except BaseException:  # no thread can be started
         streams.leave(log)
         raise
@@ -121,7 +123,10 @@ def _call_outcome(call: FunctionCall) -> _Outcome:
 
 
 def _result(call: FunctionCall) -> Json:
-    module = _fresh_module(call)
+    # A module for one call; it is in `sys.modules` for dataclasses and pickle.
+    module = ModuleType(f"plait_tool_{call.digest[:12]}_{next(_CALLS)}")
+    module.__file__ = call.file or call.path
+    sys.modules[module.__name__] = module
     with sibling_imports(call, module):
         exec(compile_code(call.path, call.code), module.__dict__)
         function = getattr(module, call.function, None)
@@ -132,15 +137,12 @@ def _result(call: FunctionCall) -> Json:
                 f"define {call.function}(params, project_path), or name another in config.function",
                 code="no-function",
             )
-        return _await_result(function(_copy_value(dict(call.params)), call.project_path))
+        result = function(_copy_value(dict(call.params)), call.project_path)
+        if not hasattr(result, "__await__"):
+            return result
+        from plait.adapters.mcp.client import run_to_end  # the only module with asyncio
 
-
-def _await_result(result: Any) -> Json:
-    if not hasattr(result, "__await__"):
-        return result
-    from plait.adapters.mcp.client import run_to_end  # the only module with asyncio
-
-    return run_to_end(result)
+        return run_to_end(result)
 
 
 def _make_outcome(result: Json) -> _Outcome:
@@ -167,14 +169,6 @@ def _copy_value(value: Json) -> Json:
 
 
 _CALLS = itertools.count(1)
-
-
-def _fresh_module(call: FunctionCall) -> ModuleType:
-    """A module for one call; it is in `sys.modules` for dataclasses and pickle."""
-    module = ModuleType(f"plait_tool_{call.digest[:12]}_{next(_CALLS)}")
-    module.__file__ = call.file or call.path
-    sys.modules[module.__name__] = module
-    return module
 
 
 def _error_text(error: BaseException, own: Collection[str]) -> str:
@@ -263,12 +257,6 @@ class _Worker:
 
 _IDLE: list[_Worker] = []
 _IDLE_LOCK = threading.Lock()
-
-
-def _submit(job: _Job) -> None:
-    with _IDLE_LOCK:
-        worker = _IDLE.pop() if _IDLE else None
-    (worker or _Worker()).inbox.put(job)
 
 
 def _reset() -> None:

@@ -283,7 +283,14 @@ def _to_tuple(value: object, kind: type, what: str) -> tuple[Any, ...]:
 
 
 def _make_spec(ensemble: Ensemble) -> EnsembleSpec:
-    tasks = _all_tasks(ensemble)
+    # The tasks of the list, and those that only loops and maps name.
+    maps = ensemble.map if isinstance(ensemble.map, Sequence) else (ensemble.map,)
+    named = [task for loop in ensemble.loops for task in loop.tasks]
+    named += [
+        task for one in maps for task in (one.source, one.task, one.reduce) if task is not None
+    ]
+    known = {id(task) for task in ensemble.tasks}
+    tasks = (*ensemble.tasks, *{id(task): task for task in named if id(task) not in known}.values())
     return EnsembleSpec(
         ensemble.name,
         tasks,
@@ -297,17 +304,6 @@ def _make_spec(ensemble: Ensemble) -> EnsembleSpec:
         ensemble.model,
         task_ids(tasks),
     )
-
-
-def _all_tasks(ensemble: Ensemble) -> tuple[Task, ...]:
-    """Return the tasks of the list, and those that only loops and maps name."""
-    maps = ensemble.map if isinstance(ensemble.map, Sequence) else (ensemble.map,)
-    named = [task for loop in ensemble.loops for task in loop.tasks]
-    named += [
-        task for one in maps for task in (one.source, one.task, one.reduce) if task is not None
-    ]
-    known = {id(task) for task in ensemble.tasks}
-    return (*ensemble.tasks, *{id(task): task for task in named if id(task) not in known}.values())
 
 
 def task_ids(tasks: Sequence[Task]) -> dict[int, str]:
@@ -361,9 +357,11 @@ def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str
     from plait.lang.hooks import hook_tools
     from plait.lang.loaded import LoadedFlow
 
+    # The Python program stands in for a file, for people who look at runs.
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
     loaded = LoadedFlow(
         program,
-        _script(),
+        os.path.abspath(path) if path else "<python>",
         project,
         given,
         {},
@@ -398,12 +396,6 @@ def _uses(spec: EnsembleSpec) -> Iterator[tuple[str, Span]]:
     for tool in (*named, *patterns):
         if "*" not in tool and ":" not in tool:
             yield tool, Span(Source(spec.name, tool), 0, len(tool))
-
-
-def _script() -> str:
-    """Return the name of the Python program, for people who look at runs."""
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    return os.path.abspath(path) if path else "<python>"
 
 
 # ── what came of it ──────────────────────────────────────────────────────

@@ -37,7 +37,11 @@ def findings_around(path: str, kind: str | None, document: Node | None) -> Itera
     yield from _of_calls(path, document)
     yield from _of_models(path, kind, document)
     if kind == "provider" and document is not None:
-        yield from _of_extended_provider(path, document)
+        from plait.agents.providers.registry import extends_problems
+        from plait.core.projects import project_of_file
+
+        spaces = _toolbox(project_of_file(path)).spaces
+        yield from map(Finding, extends_problems(path, document, spaces))
 
 
 # ── the file of a tool ───────────────────────────────────────────────────
@@ -99,14 +103,10 @@ def _item(tools: Toolbox, tool_id: str, path: str) -> ToolFile:
     assert isinstance(space, Space)
     stamp = stamp_below(folder, name)
     if stamp is None:
-        raise _no_file(path)
+        from plait.core.errors import InputError
+
+        raise InputError("there is no such file", path, "name a file that is there", code="no-file")
     return read_item(ToolLocation(tool_id, space, name, stamp))
-
-
-def _no_file(path: str) -> PlaitError:
-    from plait.core.errors import InputError
-
-    return InputError("there is no such file", path, "name a file that is there", code="no-file")
 
 
 def _without_effect(item: ToolFile) -> Iterator[Finding]:
@@ -242,14 +242,6 @@ def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[F
             severity: Severity = "error" if one.provider else "warning"
             what = f"{one.who} needs a model: {problem.what}" if one.who else problem.what
             yield Finding(replace(problem, what=what, where=problem.where or one.where), severity)
-
-
-def _of_extended_provider(path: str, document: Node) -> Iterator[Finding]:
-    from plait.agents.providers.registry import extends_problems
-    from plait.core.projects import project_of_file
-
-    spaces = _toolbox(project_of_file(path)).spaces
-    yield from map(Finding, extends_problems(path, document, spaces))
 
 
 def _toolbox(project: str) -> Toolbox:

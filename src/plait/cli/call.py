@@ -85,7 +85,13 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         write_result(result.record())
     else:
-        _show(result)
+        data = result.data if result.success else _besides_error(result)
+        if data != "" and (result.success or data is not None):
+            write_result(data)
+        for note in _notes(result):
+            print(f"note: {printable(note)}", file=sys.stderr)
+        if not result.success:
+            show_error(_failure(result))
     return 0 if result.success else 1
 
 
@@ -145,15 +151,13 @@ def _params(options: argparse.Namespace, tools: Toolbox) -> dict[str, Json]:
     if options.params is not None:
         params |= require_mapping(read_json(options.params, "--params"), "--params")
     if options.param:
-        params |= _single_params(options.param, _types(tools, options.tool))
+        # The schema of each parameter that the tool declares.
+        schema = tools.chains.get(options.tool).tool.header.config_schema or {}
+        properties = schema.get("properties")
+        params |= _single_params(
+            options.param, properties if isinstance(properties, Mapping) else {}
+        )
     return params
-
-
-def _types(tools: Toolbox, tool: str) -> Mapping[str, Json]:
-    """The schema of each parameter that the tool declares."""
-    schema = tools.chains.get(tool).tool.header.config_schema or {}
-    properties = schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
 
 
 def _single_params(given: list[str], types: Mapping[str, Json]) -> dict[str, Json]:
@@ -208,16 +212,6 @@ def _takes_text(schema: Mapping[str, Json]) -> bool:
 
 
 # ── what people see ──────────────────────────────────────────────────────
-
-
-def _show(result: ToolResult) -> None:
-    data = result.data if result.success else _besides_error(result)
-    if data != "" and (result.success or data is not None):
-        write_result(data)
-    for note in _notes(result):
-        print(f"note: {printable(note)}", file=sys.stderr)
-    if not result.success:
-        show_error(_failure(result))
 
 
 def _notes(result: ToolResult) -> Iterator[str]:

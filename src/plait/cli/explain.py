@@ -116,7 +116,7 @@ def _file(
     if not chosen:
         raise _nothing_there(path, wanted, fields)
     for field in chosen:
-        label = re.split(r"[.\[]", _without_index(field.path))[-1]
+        label = re.split(r"[.\[]", re.sub(r"(\[\d+\])+$", "", field.path))[-1]
         place = f"{field.path} ({field.scalar.span})"
         known = TextField(
             str(field.scalar.value), profile, field.known, field.shell, field.phase, label, place
@@ -134,10 +134,6 @@ def _document(path: str) -> Node:
     if path.endswith(MARKDOWN):
         return split_directive(source.text, path).as_document()
     return source.document
-
-
-def _without_index(path: str) -> str:
-    return re.sub(r"(\[\d+\])+$", "", path)
 
 
 _LISTS: Final = re.compile(rf"\.({'|'.join(STEP_LISTS)})(?=\[)")

@@ -45,7 +45,17 @@ def run(options: argparse.Namespace) -> int:
     if options.svg == "-":
         sys.stdout.write(render_svg(diagram))
         return 0
-    _write(options.svg, render_svg(diagram))
+    text = render_svg(diagram)
+    try:
+        with open(options.svg, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(
+            f"the diagram cannot be written: {error.strerror}",
+            options.svg,
+            "name another place",
+            code="cannot-write",
+        ) from None
     print(f"wrote {one_line(options.svg, None)}")
     return 0
 
@@ -54,34 +64,17 @@ def _diagram(options: argparse.Namespace) -> Diagram:
     from plait.views.diagram.files import file_diagram
 
     if options.run is not None:
-        return _run_diagram(options)
+        from plait.app import runs as flows
+        from plait.views.diagram.files import run_diagram
+
+        runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
+        with runs.open(name, write=False) as opened:
+            if not options.file:
+                opened.require_own()  # do not open a file that the journal of another person names
+            file = options.file or str(opened.facts.get("file", ""))
+            return run_diagram(file, opened.journal)
     if options.file is None:
         raise InputError(
             "which flow is to be drawn?", fix="plait graph FILE, or --run RUN", code="arguments"
         )
     return file_diagram(options.file)
-
-
-def _run_diagram(options: argparse.Namespace) -> Diagram:
-    from plait.app import runs as flows
-    from plait.views.diagram.files import run_diagram
-
-    runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
-    with runs.open(name, write=False) as opened:
-        if not options.file:
-            opened.require_own()  # do not open a file that the journal of another person names
-        file = options.file or str(opened.facts.get("file", ""))
-        return run_diagram(file, opened.journal)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(
-            f"the diagram cannot be written: {error.strerror}",
-            path,
-            "name another place",
-            code="cannot-write",
-        ) from None

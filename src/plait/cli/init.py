@@ -42,9 +42,21 @@ def run(options: argparse.Namespace) -> int:
 
     files = project_files(require_choice("kind", options.kind, KINDS))
     root = os.path.realpath(options.folder)
-    _make(root)
+    try:
+        os.makedirs(root, exist_ok=True)
+    except OSError as error:
+        what = f"this folder cannot be made: {error.strerror}"
+        raise InputError(what, root, "name another folder", code="no-directory") from None
     tools = toolbox(root)
-    _require_project_folder(root, tools.trust.store.root)
+    # The `.ai` of the user space cannot be a project: it would decide about its own trust.
+    user = os.path.dirname(tools.trust.store.root)
+    if os.path.commonpath([os.path.realpath(user), root]) == root:
+        raise InputError(
+            "your user space lies in this folder, which cannot be a project as well",
+            root,
+            f"choose a folder that does not hold {user}, for example plait init my-project",
+            code="foreign-store",
+        )
     alone = not files_to_trust(root)
     write_new(root, files)
     made = [*files, *([f".gitignore ({STATE})"] if ignore_state(root) else [])]
@@ -60,26 +72,6 @@ def run(options: argparse.Namespace) -> int:
     for command in _next(options.folder, flow=list(files)[-1]):
         print(f"  {command}")
     return 0
-
-
-def _make(root: str) -> None:
-    try:
-        os.makedirs(root, exist_ok=True)
-    except OSError as error:
-        what = f"this folder cannot be made: {error.strerror}"
-        raise InputError(what, root, "name another folder", code="no-directory") from None
-
-
-def _require_project_folder(root: str, store: str) -> None:
-    """The `.ai` of the user space cannot be a project: it would decide about its own trust."""
-    user = os.path.dirname(store)
-    if os.path.commonpath([os.path.realpath(user), root]) == root:
-        raise InputError(
-            "your user space lies in this folder, which cannot be a project as well",
-            root,
-            f"choose a folder that does not hold {user}, for example plait init my-project",
-            code="foreign-store",
-        )
 
 
 def _next(folder: str, flow: str) -> tuple[str, ...]:

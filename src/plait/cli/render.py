@@ -101,16 +101,13 @@ def _render_one(options: argparse.Namespace) -> Json:
     filled = _render_template(
         template, scope, options.profile, options.sink, strict=not options.lenient, env=environment
     )
-    return _without_secrets(filled, [values[name] for name in options.secret])
-
-
-def _without_secrets(value: Json, hidden: Json) -> Json:
-    """Mask secrets: a sink for a program reveals them."""
+    # Mask secrets: a sink for a program reveals them.
+    hidden = [values[name] for name in options.secret]
     if not hidden:
-        return value
+        return filled
     from plait.core.masking import Masker, mask_value
 
-    return mask_value(value, Masker(secret_texts(hidden)).mask)
+    return mask_value(filled, Masker(secret_texts(hidden)).mask)
 
 
 def _render_template(

@@ -114,7 +114,11 @@ def run(options: argparse.Namespace) -> int:
     if options.trust:
         trust_project(toolbox(options.project or flows.project_of_file(options.file)).trust)
     if options.prompt_only:
-        return _show_prompt(options, wanted)
+        from plait.views.format import json_line
+
+        filled = flows.directive_prompt(options.file, wanted, project=options.project)
+        print(json_line(filled.record()) if options.json else filled.body)
+        return 0
     if options.dry_run:
         from plait.views.plan import show_plan
 
@@ -123,15 +127,6 @@ def run(options: argparse.Namespace) -> int:
         )
     work = partial(flows.run_flow, options.file, wanted, project=options.project)
     return run_with_view(work, view_for(options))
-
-
-def _show_prompt(options: argparse.Namespace, wanted: Options) -> int:
-    from plait.app import runs as flows
-    from plait.views.format import json_line
-
-    filled = flows.directive_prompt(options.file, wanted, project=options.project)
-    print(json_line(filled.record()) if options.json else filled.body)
-    return 0
 
 
 # ── watching ─────────────────────────────────────────────────────────────

@@ -92,7 +92,15 @@ def run(options: argparse.Namespace) -> int:
         case "mcp", [server, tool]:
             return _approve(load_toolbox(options), server, tool, _params(options.params))
         case "reset", [item_id]:
-            _reset(load_toolbox(options), item_id)
+            from plait.tools.spaces import normalize_id
+
+            if not load_toolbox(options).trust.store.forget_versions(normalize_id(item_id)):
+                raise InputError(
+                    f"no version of '{item_id}' is recorded",
+                    fix="'plait tools' lists the ids",
+                    code="unknown-tool",
+                )
+            print(f"any signed version of '{item_id}' may run again")
         case "run", [run]:
             return _take_over(run, options.project)
         case folder, []:
@@ -195,18 +203,6 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
             f"  {key.fingerprint[:16]}…   {cut(key.owner, None)}   {cut(scope, None)}   "
             f"{key_state(key)}"
         )
-
-
-def _reset(tools: Toolbox, item_id: str) -> None:
-    from plait.tools.spaces import normalize_id
-
-    if not tools.trust.store.forget_versions(normalize_id(item_id)):
-        raise InputError(
-            f"no version of '{item_id}' is recorded",
-            fix="'plait tools' lists the ids",
-            code="unknown-tool",
-        )
-    print(f"any signed version of '{item_id}' may run again")
 
 
 # ── runs ─────────────────────────────────────────────────────────────────

@@ -163,11 +163,7 @@ def require_env(value: Json, place: str) -> dict[str, str]:
 
 def read_template_text(text: str) -> str:
     """The text of a template; `-` reads standard input."""
-    return _standard_input() if text == "-" else text
-
-
-def _standard_input() -> str:
-    return _decode(sys.stdin.buffer.read(), "standard input")
+    return _decode(sys.stdin.buffer.read(), "standard input") if text == "-" else text
 
 
 def file_text(path: str) -> str:

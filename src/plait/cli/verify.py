@@ -40,7 +40,11 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     tools = load_toolbox(options)
-    checked = _select_rows(tools, options.items)
+    every = rows(tools)
+    if options.items:
+        wanted = {find_location(tools.spaces, item).path for item in options.items}
+        every = [row for row in every if row.path in wanted]
+    checked = [_with_folder(tools, row) for row in every]
     unlocked = _lockfile_differences(tools, checked) if options.locked and not options.items else []
     if options.json:
         write_json([*(_record(row) for row in checked), *unlocked])
@@ -62,14 +66,6 @@ def _lockfile_differences(tools: Toolbox, checked: list[Row]) -> list[dict[str, 
     return [
         {"path": path, "allowed": False, "why": why} for path, why in places if path not in shown
     ]
-
-
-def _select_rows(tools: Toolbox, given: list[str]) -> list[Row]:
-    every = rows(tools)
-    if given:
-        wanted = {find_location(tools.spaces, item).path for item in given}
-        every = [row for row in every if row.path in wanted]
-    return [_with_folder(tools, row) for row in every]
 
 
 def _with_folder(tools: Toolbox, row: Row) -> Row:

@@ -243,21 +243,17 @@ def _below(directory: str) -> Iterator[str]:
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         for name in files:
             path = os.path.join(folder, name)
+            # A file beside tools that has no header may be a part of one.
             if (
                 name.endswith(YAML)
                 or (name.endswith(MARKDOWN) and _is_directive(path))
                 or (
                     name.endswith(EXTENSIONS)
                     and kind_by_place(path) == "tool"
-                    and _has_header(path)
+                    and says_anything(path)
                 )
             ):
                 yield path
-
-
-def _has_header(path: str) -> bool:
-    """Is it a tool?  A file beside tools may be a part of one, without a header."""
-    return says_anything(path)
 
 
 _OF_DIRECTIVES: Final = re.compile(

@@ -79,7 +79,8 @@ def handler_commands(fields: Fields) -> Many[nodes.Node]:
     commands = [entry for entry in fields.node.entries if _command(fields, entry[0]) is not None]
     return [
         nodes.Mapping(
-            (_rename_entry(entry, _command(fields, entry[0]) or ""), *beside), fields.node.span
+            ((nodes.Scalar(_command(fields, entry[0]) or "", entry[0].span), entry[1]), *beside),
+            fields.node.span,
         )
         for entry in commands
     ]
@@ -95,12 +96,6 @@ _OF_ONE_COMMAND: Final = frozenset({
 def _command(fields: Fields, key: nodes.Scalar) -> str | None:
     field = format.fields_by_spelling(fields.form).get(str(key.value))
     return field.name if field is not None and field.name in format.ACTION_FIELDS else None
-
-
-def _rename_entry(
-    entry: tuple[nodes.Scalar, nodes.Node], name: str
-) -> tuple[nodes.Scalar, nodes.Node]:
-    return nodes.Scalar(name, entry[0].span), entry[1]
 
 
 def required_template(fields: Fields, name: str) -> Template:

@@ -220,7 +220,11 @@ def resolve_inputs(
         offered = given.get(name, parameter.default)
         if isinstance(offered, Undefined):
             if parameter.required:
-                problems[name] = _missing(parameter)
+                about = f": {parameter.description}" if parameter.description else ""
+                what = f"parameter '{parameter.name}' is missing{about}"
+                problems[name] = Problem(
+                    what, parameter.span, f"pass it with -i {parameter.name}=…", code="parameter"
+                )
             continue
         value = convert_value(parameter, offered)
         unmet = (
@@ -312,12 +316,6 @@ def _all_wanted(parameter: Parameter) -> str:
 
 def _format_choices(parameter: Parameter) -> str:
     return format_names(text(choice) for choice in parameter.choices)
-
-
-def _missing(parameter: Parameter) -> Problem:
-    about = f": {parameter.description}" if parameter.description else ""
-    what = f"parameter '{parameter.name}' is missing{about}"
-    return Problem(what, parameter.span, f"pass it with -i {parameter.name}=…", code="parameter")
 
 
 def _unknown(name: str, parameters: Mapping[str, Parameter]) -> Problem:

@@ -37,14 +37,22 @@ def rows(record: Mapping[str, Json], paint: Paint) -> Iterator[tuple[str, str]]:
         yield "hides", path
     yield "trust", ", ".join(f"{one['item_id']}: {one['why']}" for one in record["trust"])
     if "argv" in record:
-        yield from _process(record)
+        yield "argv", shlex.join(record["argv"])
+        yield "cwd", record["cwd"]
+        yield "env", _environment(record["env"])
+        if record["stdin"]:
+            yield "stdin", record["stdin"]
     elif "request" in record:
         yield from _request(record["request"])
     elif "function" in record:
         yield "calls", f"{record['function']}(params, project_path) of {record['file']}"
         yield "params", json_text(record["params"])
     else:
-        yield from _mcp(record)
+        server = record["server"]
+        yield "server", shlex.join(server) if isinstance(server, list) else server
+        yield "tool", record["tool"]
+        yield "params", json_text(record["params"])
+        yield "env", _environment(record["env"])
     if refused := record.get("refused_env"):
         yield "refused", f"{' '.join(refused)} (.env may not set them)"
     if limits := record.get("limits"):
@@ -59,14 +67,6 @@ def checks(pairs: list[Mapping[str, Json]]) -> str:
 
 def _limit(name: str, value: float) -> str:
     return f"{value:g} seconds" if name == "timeout" else f"{name.replace('_', ' ')} {value:,}"
-
-
-def _process(record: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    yield "argv", shlex.join(record["argv"])
-    yield "cwd", record["cwd"]
-    yield "env", _environment(record["env"])
-    if record["stdin"]:
-        yield "stdin", record["stdin"]
 
 
 def _environment(env: Mapping[str, str]) -> str:
@@ -84,11 +84,3 @@ def _request(request: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         yield "header", f"{name}: {value}"
     if request["body"] is not None:
         yield "body", request["body"]
-
-
-def _mcp(record: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    server = record["server"]
-    yield "server", shlex.join(server) if isinstance(server, list) else server
-    yield "tool", record["tool"]
-    yield "params", json_text(record["params"])
-    yield "env", _environment(record["env"])

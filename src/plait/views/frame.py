@@ -154,7 +154,11 @@ def part_words(progress: Progress, part: Part) -> str:
     if part.has_no_items_yet:
         return ""
     if part.kind == AGENT:
-        return _agent_usage(progress, part)
+        if part.state != "running":
+            return usage_line(part.usage) if part.usage.turns else ""
+        top = next(iter(progress.running(part)), None)
+        current = 1 if top is not None and top.kind == TURN else 0
+        return _turn_words(part.usage, part.usage.turns + current)
     noun = step_kind(part.kind).noun
     usage = f"   {usage_line(part.usage)}" if part.usage.turns and part.kind in LISTED else ""
     if part.replayed:
@@ -162,14 +166,6 @@ def part_words(progress: Progress, part: Part) -> str:
     if part.state == "running" and group.total:
         return f"{group.outcome_count} of {pluralize(total, noun)}{usage}"
     return pluralize(total, noun) + usage if total else ""
-
-
-def _agent_usage(progress: Progress, part: Part) -> str:
-    if part.state != "running":
-        return usage_line(part.usage) if part.usage.turns else ""
-    top = next(iter(progress.running(part)), None)
-    current = 1 if top is not None and top.kind == TURN else 0
-    return _turn_words(part.usage, part.usage.turns + current)
 
 
 def _row_words(row: Row) -> Iterator[str]:

@@ -140,7 +140,12 @@ class Progress:
             case RunStarted() as event:
                 return self._start_run(event, at)
             case RunEnded() as event:
-                return self._end_run(event, at)
+                self.status, self.failure, self.value = event.status, event.failure, event.value
+                self.facts, self.ended = event.facts, at
+                for part in self.maps:
+                    part.cut_short = len(self.running(part))
+                self._running.clear()
+                return (Update("run", event),)
         return NOTHING
 
     # ── questions ────────────────────────────────────────────────────────
@@ -200,14 +205,6 @@ class Progress:
                 part.reset()
         return (Update("run", event),)
 
-    def _end_run(self, event: RunEnded, at: float) -> Sequence[Update]:
-        self.status, self.failure, self.value = event.status, event.failure, event.value
-        self.facts, self.ended = event.facts, at
-        for part in self.maps:
-            part.cut_short = len(self.running(part))
-        self._running.clear()
-        return (Update("run", event),)
-
     def _add_note(self, event: Note) -> Sequence[Update]:
         about = self._running.get(event.path) if event.path not in self.parts else None
         title = "" if about is None else about.title
@@ -261,7 +258,13 @@ class Progress:
             return (*failures, Update("part", event, part))
         part_above = self.parts.get(parent)
         if part_above is None:
-            return self._finish_inner_step(event, at)
+            # A step that is not directly below a part.
+            group = self._running.maps.get(parent_path(event.path))
+            if group is None:
+                return self._agent_rows(event) if event.kind in (TURN, CALL) else NOTHING
+            group.finish(event, at)
+            self._remove_causes(event)
+            return self._add_failure(event, at)
         if event.kind == HOOK:
             return NOTHING
         part_above.group.finish(event, at)
@@ -281,15 +284,6 @@ class Progress:
         row = make_row(event, usage)
         part.rows.append(row)
         return Update("row", event, part, row)
-
-    def _finish_inner_step(self, event: StepFinished, at: float) -> Sequence[Update]:
-        """A step that is not directly below a part."""
-        group = self._running.maps.get(parent_path(event.path))
-        if group is None:
-            return self._agent_rows(event) if event.kind in (TURN, CALL) else NOTHING
-        group.finish(event, at)
-        self._remove_causes(event)
-        return self._add_failure(event, at)
 
     def _agent_rows(self, event: StepFinished) -> Sequence[Update]:
         """A turn or call of an agent inside a part.  Those inside items are too many to show."""
@@ -377,16 +371,13 @@ class Progress:
         part = self.parts.get(path)
         if part is not None:
             part.invalidate(below=event.below)
-            self._invalidate_after(path)
+            # The parts after one that runs again run again, too.
+            names = list(self.parts)
+            for name in names[names.index(path) + 1 :]:
+                self.parts[name].invalidate(below=True)
+                self.failures.remove_below(name)
         elif (group := self._group(parent_path(path))) is not None:
             group.invalidate(path, None if failed is None else failed.order)
-
-    def _invalidate_after(self, path: str) -> None:
-        """The parts after one that runs again run again, too."""
-        names = list(self.parts)
-        for name in names[names.index(path) + 1 :]:
-            self.parts[name].invalidate(below=True)
-            self.failures.remove_below(name)
 
     def _part(self, name: str) -> Part:
         if name not in self.parts:

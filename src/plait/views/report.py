@@ -26,7 +26,7 @@ from plait.views.format import (
     state_colour,
 )
 from plait.views.lines import note_line, part_figures, part_summary, usage_line
-from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, FailedStep, Part, parent_path
+from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part, parent_path
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
 from plait.views.summary import end_reason, suggested_commands
@@ -201,19 +201,18 @@ def report_lines(report: Report, *, now: float, can_resume: bool = True) -> Iter
         yield f"  usage   {usage_line(progress.usage)}", "bold"
     for note in progress.notes:
         yield f"  {note_line(note)}", "yellow"
-    yield from end_reason(progress.failure, _visible_failures(progress))
+    # The failures that the lines above explain: of a part that failed itself they say no more.
+    own = progress.failure.path if progress.failure is not None else ""
+    yield from end_reason(
+        progress.failure,
+        [one for one in progress.failures.last if one.path != own or own not in progress.parts],
+    )
     yield from suggested_commands(
         report.run,
         progress,
         retry=can_resume and status != "running",
         resume=can_resume and status in ("interrupted", "failed"),
     )
-
-
-def _visible_failures(progress: Progress) -> list[FailedStep]:
-    """The failures that the lines above explain: of a part that failed itself they say no more."""
-    own = progress.failure.path if progress.failure is not None else ""
-    return [one for one in progress.failures.last if one.path != own or own not in progress.parts]
 
 
 def _head(report: Report, now: float) -> Iterator[Line]:

@@ -91,19 +91,15 @@ def _turn(step: StepRecord) -> tuple[Cells, str]:
     row = make_row(step, kind=TURN)
     usage = _mapping(_value(step).get("usage"))
     title = f"{one_line(row.title)}{_row_problem(row)}"
-    return (title, *_tokens(usage), _cost(usage), clock(step.duration)), _row_colour(row)
+    counts, about = (usage.get("input"), usage.get("output")), _about(usage)
+    first, second = (f"{about}{short(one)}" if isinstance(one, int) else NOTHING for one in counts)
+    return (title, first, second, _cost(usage), clock(step.duration)), _row_colour(row)
 
 
 def _call(step: StepRecord) -> tuple[Cells, str]:
     row = make_row(step, kind=CALL)
     title = f"  {sign(row.state)} {one_line(row.title)}{_row_problem(row)}"
     return (title, "", "", "", clock(step.duration)), _row_colour(row)
-
-
-def _tokens(usage: Mapping[str, Json]) -> tuple[str, str]:
-    counts, about = (usage.get("input"), usage.get("output")), _about(usage)
-    first, second = (f"{about}{short(one)}" if isinstance(one, int) else NOTHING for one in counts)
-    return first, second
 
 
 def _about(usage: Mapping[str, Json]) -> str:
@@ -142,7 +138,14 @@ def _tasks(steps: Sequence[StepRecord]) -> Iterator[Line]:
     rows: list[tuple[Cells, str]] = [(TASK_HEAD, "dim")]
     for step in steps:
         row, value = make_row(step), _value(step)
-        rows.append((_task(row, value), _row_colour(row)))
+        usage = _mapping(value.get("usage"))
+        rounds = value.get("iterations")
+        state = row_state(row) + (
+            f", {pluralize(rounds, 'round')}" if isinstance(rounds, int) else ""
+        )
+        title = f"{sign(row.state)} {one_line(row.title)}"
+        cells = (title, state, *_usage_cells(value, usage), clock(row.duration))
+        rows.append((cells, _row_colour(row)))
         inner = value.get("tasks")
         if isinstance(inner, Mapping):  # of a loop, a map or a manager
             rows += [_inner_task(name, _mapping(one)) for name, one in inner.items()]
@@ -150,14 +153,6 @@ def _tasks(steps: Sequence[StepRecord]) -> Iterator[Line]:
         yield from _table(rows)
     for step in steps:
         yield from _failure_lines(step)
-
-
-def _task(row: Row, value: Mapping[str, Json]) -> Cells:
-    usage = _mapping(value.get("usage"))
-    rounds = value.get("iterations")
-    state = row_state(row) + (f", {pluralize(rounds, 'round')}" if isinstance(rounds, int) else "")
-    title = f"{sign(row.state)} {one_line(row.title)}"
-    return (title, state, *_usage_cells(value, usage), clock(row.duration))
 
 
 def _inner_task(name: str, value: Mapping[str, Json]) -> tuple[Cells, str]:

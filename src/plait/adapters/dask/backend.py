@@ -217,7 +217,11 @@ class DaskRun:
         self._review()
         if self._error is not None:
             return bool(self._tasks.running)  # lost items are not sent again
-        self._require_time_left()
+        # Workers check the time, too, but there may be none, or a stuck one.
+        end = self._map_run.ctx.ends_at()
+        grace = seconds_to_stop() if self._tasks.running else 0
+        if end is not None and time.monotonic() > end + grace:
+            raise DeadlineExceeded
         sent: dict[str, dict[str, list[WorkItem]]] = {}
         free, batch = self._free_slots(), self._batch_size()
         room = self._parallel - self._tasks.count_items()
@@ -235,13 +239,6 @@ class DaskRun:
         for worker, tasks in sent.items():
             self._send(worker, tasks)
         return bool(self._tasks.running or self._again) or not self._exhausted
-
-    def _require_time_left(self) -> None:
-        """DeadlineExceeded. Workers check the time, too, but there may be none, or a stuck one."""
-        end = self._map_run.ctx.ends_at()
-        grace = seconds_to_stop() if self._tasks.running else 0
-        if end is not None and time.monotonic() > end + grace:
-            raise DeadlineExceeded
 
     def _take_worker(
         self, free: dict[str, int], works: list[WorkItem], sent: Set[str]

@@ -176,18 +176,15 @@ class Tasks:
                 self._misses.pop(key, None)
                 yield self.running.pop(key), fetched.replies[key]
             elif fetched.error is not None or key in fetched.missing:
-                self._count_miss(key)
+                # Its worker is gone, which the next update finds, or does not return the reply.
+                self._misses[key] += 1
+                if self._misses[key] < FETCHES:
+                    self._later.add(key)
+                else:
+                    del self._misses[key]
+                    self._send_again(self.running.pop(key).works)
             else:  # kept back because of others
                 self._ready.setdefault(fetch.worker, []).append(key)
-
-    def _count_miss(self, key: str) -> None:
-        """Its worker is gone, which the next update finds, or does not return the reply."""
-        self._misses[key] += 1
-        if self._misses[key] < FETCHES:
-            self._later.add(key)
-        else:
-            del self._misses[key]
-            self._send_again(self.running.pop(key).works)
 
     def fetch_misses(self) -> None:
         """Fetch once more what could not be fetched."""

@@ -41,15 +41,13 @@ def make_cancel_check(worker: Any, key: str, heartbeats: HeartbeatWatch) -> Call
         task = worker.state.tasks.get(key)
         if task is None or task.state not in ("executing", "long-running"):
             return True
-        return heartbeats.is_lost(_last_answer(worker))
+        # A value that changes with each answered heartbeat: the measured delay.
+        delay = getattr(worker, "scheduler_delay", None)
+        return heartbeats.is_lost(
+            None if delay is None else (delay, getattr(worker, "latency", None))
+        )
 
     return is_cancelled
-
-
-def _last_answer(worker: Any) -> object:
-    """A value that changes with each answered heartbeat: the measured delay."""
-    delay = getattr(worker, "scheduler_delay", None)
-    return None if delay is None else (delay, getattr(worker, "latency", None))
 
 
 class HeartbeatWatch:

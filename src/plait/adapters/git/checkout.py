@@ -141,7 +141,10 @@ class Checkout:
     def _copy_index(self) -> None:
         self._drop_own()
         if os.path.exists(self._index):
-            _copy_with_time(self._index, self._own)
+            # With its times: git compares files with the time of the index to find changes.
+            shutil.copyfile(self._index, self._own)
+            status = os.stat(self._index)
+            os.utime(self._own, ns=(status.st_atime_ns, status.st_mtime_ns))
         self._try_run("update-index", "-q", "--refresh")
 
     def _changes(self, old: str, new: str) -> list[_Change]:
@@ -325,10 +328,3 @@ def _link(source: str, target: str) -> None:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with open(source, "rb") as content, open(handle, "wb") as file:
             file.write(content.read())
-
-
-def _copy_with_time(source: str, target: str) -> None:
-    """With its times: git compares files with the time of the index to find changes."""
-    shutil.copyfile(source, target)
-    status = os.stat(source)
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

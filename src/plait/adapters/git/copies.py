@@ -22,7 +22,11 @@ def copy_inputs(project: str, inputs: Sequence[str], folder: str) -> None:
     for pattern in inputs:
         found = 0
         for name in _find_inputs(project, pattern):
-            _copy_file(project, name, folder)
+            target = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(open_below(project, name), "rb") as source, open(target, "wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+                os.fchmod(copy.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
             found += 1
         if not found:
             raise InputError(
@@ -60,14 +64,6 @@ def _files(project: str, name: str) -> Iterator[str]:
         yield from (os.path.normpath(os.path.join(here, one)) for one in sorted(files))
 
 
-def _copy_file(project: str, name: str, folder: str) -> None:
-    target = os.path.join(folder, name)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(open_below(project, name), "rb") as source, open(target, "wb") as copy:
-        shutil.copyfileobj(source, copy, 1 << 20)
-        os.fchmod(copy.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
-
-
 def folder_digest(folder: str) -> str:
     """A digest of a folder's entries: sizes and times of files, targets of links, folders."""
     return sha256_hex(json_text(_folder_entries(folder)).encode("utf-8", "surrogatepass"))
@@ -89,15 +85,18 @@ def _folder_entries(top: str) -> Mapping[str, Json]:
 
 def _entry(path: str) -> Json:
     try:
-        return _facts(path, os.lstat(path))
+        status = os.lstat(path)
+        if stat.S_ISDIR(status.st_mode):
+            return status.st_mode
+        if stat.S_ISLNK(status.st_mode):
+            return os.readlink(path)
+        # A program cannot set the ctime.
+        return [
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_ino,
+            status.st_mode,
+        ]
     except OSError:
         return "cannot be looked at"  # not an entry that we made
-
-
-def _facts(path: str, status: os.stat_result) -> Json:
-    if stat.S_ISDIR(status.st_mode):
-        return status.st_mode
-    if stat.S_ISLNK(status.st_mode):
-        return os.readlink(path)
-    # A program cannot set the ctime.
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_mode]

@@ -83,19 +83,15 @@ def clean_leftover(start: StartGit, project: str, runs: str, left: Leftover) -> 
     worktrees = GitWorktrees(start, project, os.path.join(runs, left.run), left.run)
     is_open = worktrees.is_open()
     if left.path in (*worktrees.asides(), *worktrees.missing_folders()):
-        return _finish_removal(worktrees, left)
+        why = remove_tree(left.path)
+        worktrees.prune()
+        return None if why is None else replace(left, why=_rest_message(left.path, why))
     if left.path and not left.branch:
         return left if left.files else _remove_folder(left)
     if not is_open:
         return left
     stays = _try_remove(worktrees, left) if left.path else None
     return _remove_branch(Git(start, project), worktrees, left) if stays is None else stays
-
-
-def _finish_removal(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
-    why = remove_tree(left.path)
-    worktrees.prune()
-    return None if why is None else replace(left, why=_rest_message(left.path, why))
 
 
 def _remove_folder(left: Leftover) -> Leftover | None:

@@ -296,7 +296,10 @@ class GitWorktrees:
         """Whether git was killed while it made this worktree: then no step has run in it."""
         administration = self._administration(path)
         if administration is None:
-            return _is_empty(path)
+            try:
+                return not os.listdir(path)
+            except OSError:
+                return False
         return _read_line(os.path.join(administration, "locked")).startswith(MAKING)
 
     def break_locks(self, worktree: Worktree | None = None) -> None:
@@ -408,7 +411,11 @@ class GitWorktrees:
         if administration is not None:
             self._remove_administration(administration)
         if merged is not None:
-            self._delete_later(worktree.branch, merged)
+            with self._lock:
+                self._gone[worktree.branch] = merged
+                many = len(self._gone) >= TOGETHER
+            if many:
+                self.settle()
         return None if why is None else Leftover(aside, "aside", why)
 
     def _free_aside(self, path: str) -> str:
@@ -418,13 +425,6 @@ class GitWorktrees:
         )
         number = sum(1 for _ in taken)
         return f"{aside}-{number + 1}" if number else aside
-
-    def _delete_later(self, branch: str, at: str) -> None:
-        with self._lock:
-            self._gone[branch] = at
-            many = len(self._gone) >= TOGETHER
-        if many:
-            self.settle()
 
     def settle(self) -> None:
         """Delete the branches of removed worktrees, unless they have moved."""
@@ -757,13 +757,6 @@ def _is_whole(path: str) -> bool:
     except OSError:
         return True  # reading it will fail with the reason
     return True
-
-
-def _is_empty(path: str) -> bool:
-    try:
-        return not os.listdir(path)
-    except OSError:
-        return False
 
 
 def _stamp(path: str) -> object:

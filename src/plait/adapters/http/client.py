@@ -268,11 +268,6 @@ def _first_hop(call: RequestCall) -> RequestHop:
     except RequestError as error:
         raise _with_location(error, method) from None
     hop = RequestHop(method, target, call.headers, call.body, call.url_from_data)
-    _require_valid_headers(hop)
-    return hop
-
-
-def _require_valid_headers(hop: RequestHop) -> None:
     problems = [
         Problem(what, hop.where, fix, code="bad-header")
         for position, (name, value) in enumerate(hop.headers, 1)
@@ -280,6 +275,7 @@ def _require_valid_headers(hop: RequestHop) -> None:
     ]
     if problems:
         raise RequestError.together(problems)
+    return hop
 
 
 def _header_problems(position: int, name: str, value: str) -> Iterator[tuple[str, str]]:

@@ -75,7 +75,14 @@ def content(body: bytes, content_type: str) -> Content:
     """The body as JSON data, as text, or in base64 if it is neither."""
     kind = content_type.partition(";")[0].strip().lower()
     if _JSON_TYPE.fullmatch(kind):
-        return _json_content(body)
+        if not body:
+            return Content(None)
+        try:
+            return Content(json_value(body.decode("utf-8-sig")))
+        except (ValueError, RecursionError) as error:
+            text = _decode_text(body, "utf-8")
+            data = b64encode(body).decode("ascii") if text is None else text
+            return Content(data, base64=text is None, broken=_json_reason(error))
     if (
         not _BINARY_TYPE.match(kind)
         and (text := _decode_text(body, _charset(content_type))) is not None
@@ -133,17 +140,6 @@ def _encoding_error() -> RequestError:
         fix="try again, or see the log of the server",
         code="encoding",
     )
-
-
-def _json_content(body: bytes) -> Content:
-    if not body:
-        return Content(None)
-    try:
-        return Content(json_value(body.decode("utf-8-sig")))
-    except (ValueError, RecursionError) as error:
-        text = _decode_text(body, "utf-8")
-        data = b64encode(body).decode("ascii") if text is None else text
-        return Content(data, base64=text is None, broken=_json_reason(error))
 
 
 def _json_reason(error: Exception) -> str:

@@ -274,7 +274,12 @@ class _Stream(httpcore2.NetworkStream):
             case "ssl_object":
                 return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
             case "is_readable":
-                return _is_readable(self._socket)
+                # Whether an idle connection has data: that is always its end.
+                if self._socket.fileno() < 0:
+                    return True
+                poll = select.poll()
+                poll.register(self._socket, select.POLLIN)
+                return bool(poll.poll(0))
         return None
 
 
@@ -307,12 +312,3 @@ def _tls_error(error: BaseException) -> BaseException:
                 code="tls",
             )
     return error
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    """Whether an idle connection has data: that is always its end."""
-    if sock.fileno() < 0:
-        return True
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))

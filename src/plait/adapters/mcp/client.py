@@ -144,7 +144,16 @@ class McpClients:
                 stderr=failure.stderr,
                 duration=time.monotonic() - started,
             )
-        return _make_result(response, time.monotonic() - started)
+        duration = time.monotonic() - started
+        data = (
+            response.structured_content
+            if response.structured_content is not None
+            else _content(response.content)
+        )
+        error = None
+        if response.is_error:
+            error = _text(response.content) or "the tool reports that it failed"
+        return PrimitiveResult(not response.is_error, data, error, duration=duration)
 
     def tool_info(self, call: McpCall) -> McpToolInfo:
         """The tool as its server describes it now, approved or not."""
@@ -240,18 +249,6 @@ def _require_encodable_params(call: McpCall) -> None:
 
 
 # ── results ──────────────────────────────────────────────────────────────
-
-
-def _make_result(response: CallToolResult, duration: float) -> PrimitiveResult:
-    data = (
-        response.structured_content
-        if response.structured_content is not None
-        else _content(response.content)
-    )
-    error = None
-    if response.is_error:
-        error = _text(response.content) or "the tool reports that it failed"
-    return PrimitiveResult(not response.is_error, data, error, duration=duration)
 
 
 def _content(blocks: list[ContentBlock]) -> Json:

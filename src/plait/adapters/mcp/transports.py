@@ -183,7 +183,9 @@ class Stdio:
             return
         for report in reports:
             if report.kind == guardian.EXITED:
-                self._has_exited()
+                if not self._exited.done():
+                    self._exited.set_result(None)
+                self._stop_reading_soon()
             elif report.kind == guardian.REFUSED:
                 self.trouble = _not_started(self._program, report.number)
                 self._stop_reports()
@@ -195,11 +197,6 @@ class Stdio:
         if not self._over.done():
             self._job.check_guardian()
             self._loop.call_later(guardian_client.CHECK, self._check_guardian)
-
-    def _has_exited(self) -> None:
-        if not self._exited.done():
-            self._exited.set_result(None)
-        self._stop_reading_soon()
 
     def _stop_reading_soon(self) -> None:
         if self._reading is not None:

@@ -35,7 +35,9 @@ class RunLock:
             try:
                 if not _lock(handle):
                     raise _lock_error(run, os.pread(handle, 1000, 0))
-                _write_holder(handle, now)
+                since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, json.dumps({"pid": os.getpid(), "since": since}).encode(), 0)
             except BaseException:
                 os.close(handle)
                 raise
@@ -77,12 +79,6 @@ def _try_lock(handle: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _write_holder(handle: int, now: float) -> None:
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps({"pid": os.getpid(), "since": since}).encode(), 0)
 
 
 def _lock_error(run: str, text: bytes) -> InputError:

@@ -127,7 +127,11 @@ class OpenRun:
         summary: RunSummary | None = None
         try:
             if self._lock is not None:
-                self._store_counts()
+                # So that `plait runs` does not count the items of every run.
+                with suppress(JournalError):
+                    reader = self.journal.reader
+                    text = to_json([reader.last(), reader.item_counts()])
+                    self.journal.active_writer.set_property("counts", text)
                 with suppress(JournalError):
                     summary = make_summary(self, is_running=False)
         finally:
@@ -142,13 +146,6 @@ class OpenRun:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _store_counts(self) -> None:
-        """So that `plait runs` does not count the items of every run."""
-        with suppress(JournalError):
-            reader = self.journal.reader
-            text = to_json([reader.last(), reader.item_counts()])
-            self.journal.active_writer.set_property("counts", text)
 
 
 def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:

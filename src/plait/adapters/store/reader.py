@@ -716,9 +716,12 @@ class Reader:
     def _invalidate(self, rows: Sequence[tuple[int, str, str, int | None]]) -> None:
         self._all(_INVALIDATE, rows[0][0], rows[-1][0])
         below = (f"{parent}{name}" for _, parent, name, status in rows if status != ALONE)
-        self._many_times(
-            _INVALIDATE_BELOW, ((f"{path}/", f"{path}0") for path in below)
-        )  # `0` follows `/`
+        values = ((f"{path}/", f"{path}0") for path in below)
+        with self._lock:
+            try:
+                self._open_connection().executemany(_INVALIDATE_BELOW, values)
+            except sqlite3.Error as error:
+                raise to_journal_error(error, self.path) from error
 
     def _extend(self, last: int) -> None:
         self._all(_EXTEND, self._indexed, last)
@@ -745,13 +748,6 @@ class Reader:
             connection = self._open_connection()
             try:
                 return connection.execute(query, values).fetchall()
-            except sqlite3.Error as error:
-                raise to_journal_error(error, self.path) from error
-
-    def _many_times(self, query: str, values: Iterable[tuple[str, ...]]) -> None:
-        with self._lock:
-            try:
-                self._open_connection().executemany(query, values)
             except sqlite3.Error as error:
                 raise to_journal_error(error, self.path) from error
 

@@ -55,7 +55,7 @@ def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
     for one in fields:
         for path in _field_paths(one):
             if path.root == "git" or (
-                path.root in ("step", "workflow") and _asks_for_changes(path)
+                path.root in ("step", "workflow") and (not path.keys or path.keys[0] in CHANGES)
             ):
                 yield path.root
             if path.root == "merge":  # it contains the changes of the run
@@ -67,10 +67,6 @@ def ids_asked_for(fields: Sequence[TemplateField], flow: ComposedWorkflow) -> fr
     used = {path.root for one in fields for path in _field_paths(one)}
     used.update(condition_names(flow.document))
     return frozenset(used - names_given(flow.document, flow.blocks))
-
-
-def _asks_for_changes(path: Path) -> bool:
-    return not path.keys or path.keys[0] in CHANGES
 
 
 def _field_paths(field: TemplateField) -> Iterator[Path]:

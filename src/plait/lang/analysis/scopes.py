@@ -123,7 +123,7 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
         )
 
     def __len__(self) -> int:
-        return len(names_everywhere_in(self.phase)) + self._count_captures()
+        return len(names_everywhere_in(self.phase)) + sum(1 for _ in self._capture_names())
 
     def _find_capture(self, name: str, *, apart: bool = False) -> BuiltinName | None:
         """The name, or None.  `apart`: the place is in an inner list, which knows only captured
@@ -145,9 +145,6 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
             )
             if not hides and not (apart and _is_left_behind(found)):
                 yield name
-
-    def _count_captures(self) -> int:
-        return sum(1 for _ in self._capture_names())
 
 
 def _open(known: KnownNames) -> abc.Mapping[str, BuiltinName]:
@@ -531,7 +528,9 @@ class _Reader:
             frame.add(names_after_step(node) if name == "step" else ())
             return
         if name in ("node", "hook"):
-            frame = _in_graph(node, name, frame)
+            loop = text_field(node, "as") or ("item" if node.get("over") is not None else None)
+            more = [BuiltinName(loop, (), "the item of this round")] if loop else []
+            frame = frame.child(more, phase="hook" if name == "hook" else "graph")
         if name == "step":
             self._step(node, path, frame)
         else:
@@ -796,12 +795,6 @@ def _is_tried_again(key: Scalar, value: Node) -> bool:
 
 def _has_agent(handler: Mapping) -> bool:
     return any(handler.get(key) is not None for key in ("claude", "agent"))
-
-
-def _in_graph(node: Mapping, name: str, frame: _Frame) -> _Frame:
-    loop = text_field(node, "as") or ("item" if node.get("over") is not None else None)
-    more = [BuiltinName(loop, (), "the item of this round")] if loop else []
-    return frame.child(more, phase="hook" if name == "hook" else "graph")
 
 
 _Entries: TypeAlias = list[tuple[Scalar, Node]]

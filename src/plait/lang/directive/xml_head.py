@@ -138,7 +138,7 @@ class _Builder:
     def _end(self, tag: str) -> None:
         element = self._open.pop()
         if tag in OPAQUE:
-            behind = self._text.find(">", self._element_offset(element)) + 1
+            behind = self._text.find(">", element.span.start - self._start) + 1
             element.text = self._hidden.get(behind, element.text)
 
     def _characters(self, data: str) -> None:
@@ -153,9 +153,6 @@ class _Builder:
         raise InputError(
             "a document type is not allowed here", where, "remove <!DOCTYPE …>", code="bad-xml"
         )
-
-    def _element_offset(self, element: Element) -> int:
-        return element.span.start - self._start
 
     def _span(self, index: int, length: int) -> Span:
         at = index if self._is_ascii else len(self._data[:index].decode("utf-8", "replace"))

@@ -36,7 +36,6 @@ from plait.template.template import compile_template
 if TYPE_CHECKING:
     from plait.lang.analysis.scopes import TemplateFields
     from plait.lang.workflow.compose import ComposedWorkflow
-    from plait.program.capture import OutputPart
     from plait.schema import Fields
 
 
@@ -239,7 +238,12 @@ def capture_problems(fields: Fields) -> Iterator[Problem]:
             what = f"'{name}' is the output of step {at}, but setup has {len(steps)} steps"
             where = node.span if isinstance(node, nodes.Scalar) else fields.span("capture_outputs")
             yield Problem(what, where, "count from 0", code="wrong-type")
-        yield from _bad_pattern(extract, node)
+        span = node.entries[0][0].span if isinstance(node, nodes.Mapping) else node.span
+        if extract.pattern is not None:
+            try:
+                OPERATORS["regex"].build(extract.pattern)
+            except RefusedError as refused:
+                yield refused.problem(span, begin=f"the pattern of '{extract.name}' is")
 
 
 def _prints(step: nodes.Node) -> bool:
@@ -253,15 +257,6 @@ _COMMANDS: Final = [
     for one in format.ACTION_FIELDS
     for name in format.fields_by_spelling("step")[one].spellings
 ]
-
-
-def _bad_pattern(extract: OutputPart, node: nodes.Node) -> Iterator[Problem]:
-    span = node.entries[0][0].span if isinstance(node, nodes.Mapping) else node.span
-    if extract.pattern is not None:
-        try:
-            OPERATORS["regex"].build(extract.pattern)
-        except RefusedError as refused:
-            yield refused.problem(span, begin=f"the pattern of '{extract.name}' is")
 
 
 def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> list[Finding]:

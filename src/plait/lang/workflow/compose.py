@@ -250,7 +250,8 @@ class _Composer:
             return self._document(relative, named.span), relative
         except PlaitError as error:
             placed = [
-                p if isinstance(p.where, Span) else _at(p, named.span) for p in error.problems
+                p if isinstance(p.where, Span) else Problem(p.what, named.span, p.fix, code=p.code)
+                for p in error.problems
             ]
             self.problems += placed
             self.whole = False
@@ -298,10 +299,6 @@ def _check_ignored_keys(document: Node) -> Iterator[Problem]:
             )
             what = f"only the blocks of an imported file are used, not its {key.value}"
             yield Problem(what, key.span, fix.replace("NAME", first), code="imports")
-
-
-def _at(problem: Problem, span: Span) -> Problem:
-    return Problem(problem.what, span, problem.fix, code=problem.code)
 
 
 def _own_blocks(document: Mapping, home: Blocks) -> Iterator[tuple[str, Block]]:

@@ -80,10 +80,12 @@ def _map_items(builder: Compilation, fields: Fields) -> FindItems:
     env = dict(fields.variables("env")) if isinstance(input, CommandInput) else {}
     if env:
         data["env"] = {name: value.data() for name, value in env.items()}
+    # Without the numbers that may have placeholders; `Fields` reads those.
+    kept = [entry for entry in fields.node.entries if entry[0].value not in ("offset", "max_items")]
     return FindItems(
         input,
         replace(
-            read_selection(_without_holes(fields.node)),
+            read_selection(nodes.Mapping(tuple(kept), fields.node.span)),
             offset=fields.integer("offset") or 0,
             max_items=fields.integer("max_items"),
         ),
@@ -154,7 +156,8 @@ def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
     own, outer = _levels(fields), _levels(builder.fields)
     places = [*own, *outer]
     failing = _failing(own) or _failing(outer)
-    retry = _retry(places)
+    retries = (_retry_said(one) for one in places)
+    retry = next((retry for retry in retries if retry is not None), None)
     circuit = next(
         (one.child("circuit_breaker") for one in places if one.has("circuit_breaker")), None
     )
@@ -197,11 +200,6 @@ def _failing(level: Many[Fields]) -> str | None:
     return word or ("dlq" if goes_on else None)
 
 
-def _retry(places: Many[Fields]) -> Retry | None:
-    retries = (_retry_said(one) for one in places)
-    return next((retry for retry in retries if retry is not None), None)
-
-
 def _retry_said(one: Fields) -> Retry | None:
     match one.form:
         case "map":
@@ -233,9 +231,3 @@ def _says_both(one: Fields, name: str, other: Fields, name_there: str, fix: str)
     if name == name_there:
         what = f"{name} has two different values, here and in error_policy"
     return Problem(what, one.span(name), fix, (other.span(name_there),), code="contradiction")
-
-
-def _without_holes(node: nodes.Mapping) -> nodes.Mapping:
-    """Without the numbers that may have placeholders; `Fields` reads those."""
-    kept = [entry for entry in node.entries if entry[0].value not in ("offset", "max_items")]
-    return nodes.Mapping(tuple(kept), node.span)
