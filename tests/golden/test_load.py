@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from golden.cases import ENVIRONMENT
+from plait.cli import COMMANDS
 
 ROOM = 1.03
 
@@ -26,6 +27,32 @@ LOADED = [
     (["run", "flow.yaml"],                                           176, 274540),
     (["check", "flow.yaml"],                                         163, 262260),
     (["runs"],                                                        67, 101790),
+]  # fmt: skip
+
+# The help of a command needs its options only: an import that belongs to the work goes into `run`.
+HELP = [
+    # plait … --help   modules, nodes
+    ("run",               13,  12660),
+    ("chat",              15,  14090),
+    ("runs",              11,   9770),
+    ("show",              11,   9980),
+    ("logs",              11,   9760),
+    ("resume",            14,  12990),
+    ("retry",             14,  12890),
+    ("worktrees",         11,   9710),
+    ("render",            12,  12190),
+    ("sh",                12,  11640),
+    ("explain",           67, 103010),
+    ("graph",             11,   9930),
+    ("check",            100, 165060),
+    ("init",              35,  56070),
+    ("call",              14,  13450),
+    ("tools",             46,  69540),
+    ("sign",              23,  23220),
+    ("verify",            60,  98730),
+    ("keys",              12,  13180),
+    ("trust",             15,  15930),
+    ("schema",            49,  67340),
 ]  # fmt: skip
 
 FLOW = """\
@@ -51,6 +78,21 @@ with open(sys.argv[1], "w") as out:
 def test_a_command_loads_no_more_than_it_did(
     command: list[str], modules: int, nodes: int, tmp_path: Path
 ) -> None:
+    require_at_most(modules, nodes, command, tmp_path)
+
+
+@pytest.mark.parametrize(("command", "modules", "nodes"), HELP, ids=[row[0] for row in HELP])
+def test_the_help_of_a_command_loads_no_more_than_it_did(
+    command: str, modules: int, nodes: int, tmp_path: Path
+) -> None:
+    require_at_most(modules, nodes, [command, "--help"], tmp_path)
+
+
+def test_each_command_has_a_budget_for_its_help() -> None:
+    assert {row[0] for row in HELP} == set(COMMANDS)
+
+
+def require_at_most(modules: int, nodes: int, command: list[str], tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text(FLOW)
     (tmp_path / "home").mkdir()
     subprocess.run(
