@@ -12,7 +12,6 @@ from plait.cli.values import add_values, parse_values, read_template_text
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.source import Source
-from plait.lang.analysis.scopes import STEP_LISTS
 from plait.views.terminal import paint_for, width, write_json
 
 if TYPE_CHECKING:
@@ -136,12 +135,15 @@ def _document(path: str) -> Node:
     return source.document
 
 
-_LISTS: Final = re.compile(rf"\.({'|'.join(STEP_LISTS)})(?=\[)")
+def _short_path(field: TemplateField) -> str:
+    """`map[0]` is short for `map.agent_template[0]`."""
+    from plait.lang.analysis.scopes import STEP_LISTS
+
+    return re.sub(rf"\.({'|'.join(STEP_LISTS)})(?=\[)", "", field.path)
 
 
 def _is_at(field: TemplateField, wanted: str) -> bool:
-    """`map[0]` is short for `map.agent_template[0]`."""
-    for path in (field.path, _LISTS.sub("", field.path)):
+    for path in (field.path, _short_path(field)):
         if path == wanted or (path.startswith(wanted) and path[len(wanted)] in ".["):
             return True
     return False
@@ -152,7 +154,7 @@ def _nothing_there(path: str, wanted: str | None, fields: tuple[TemplateField, .
         return InputError(
             "there is no template in this file", path, "see plait check", code="no-template"
         )
-    known = [_LISTS.sub("", field.path) for field in fields]
+    known = [_short_path(field) for field in fields]
     guess = closest_name(wanted, known)
     fix = f"did you mean '{guess}'?" if guess else "without PATH, all templates are shown"
     return InputError(f"there is no template at '{wanted[:60]}'", path, fix, code="no-template")

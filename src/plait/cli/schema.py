@@ -6,7 +6,6 @@ import json
 
 from plait.cli.arguments import require_choice
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.schema.json_schema import json_schema
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +25,8 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from plait.schema.json_schema import json_schema
+
     require_choice("format", options.format, FORMATS)
     print(
         json.dumps(
