@@ -1,4 +1,4 @@
-"""The order of the packages, and four more rules, held over the syntax tree of src/plait.
+"""The order of the packages, and five more rules, held over the syntax tree of src/plait.
 
 Function bodies and imports for type checking count, too.
 """
@@ -43,6 +43,17 @@ PURE = {"os", "pathlib", "time", "random", "subprocess"}
 PROCESSES = ("adapters/process/process.py",)
 ASYNC = ("adapters/mcp/",)
 GRAMMAR = "template/grammar.py"
+PATHS = "engine/paths.py"
+WITH_PATHS = ("engine/", "agents/", "program/", "lang/", "adapters/store/", "views/", "app/")
+"""The packages that meet step paths."""
+OTHER_PATHS = ("program/items/sources.py", "app/resume.py")
+"""Modules that split other texts at `/`: patterns of files."""
+STEP_NAME = re.compile(
+    r"/?(item|turn|task|loop|map|round|reduce|say|hook|on_exit_code):(\S|$)"
+    r"|/?(again|check|on_failure|on_incomplete|call)@"
+    r"|(turn:)?\.call:"
+)
+"""How a name of a step begins that has a form of its own."""
 DYNAMIC = ("__import__", "import_module")
 PARSING = re.compile(
     "r?find|r?index|startswith|endswith|r?split|r?partition|count|replace"
@@ -64,6 +75,8 @@ def violations(path: str, code: str) -> Iterator[str]:
             yield f"{path}:{getattr(node, 'lineno', 0)} parses ${{"
         if not path.startswith(ASYNC) and is_async(node):
             yield f"{path} is asynchronous"
+        if knows_step_paths(node, path):
+            yield f"{path}:{getattr(node, 'lineno', 0)} writes or reads step paths itself"
 
 
 def wrong_import(path: str, package: str, module: str) -> Iterator[str]:
@@ -123,6 +136,36 @@ def holds_dollar(node: ast.AST) -> bool:
     constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
     texts = (value.replace("\\", "") for value in constants if isinstance(value, str))
     return any("${" in text.replace("[$]", "$").replace("[{]", "{") for text in texts)
+
+
+def knows_step_paths(node: ast.AST, path: str) -> bool:
+    if not path.startswith(WITH_PATHS) or path in (PATHS, *OTHER_PATHS):
+        return False
+    return names_step(node) or (not path.startswith("engine/") and splits_path(node))
+
+
+def names_step(node: ast.AST) -> bool:
+    """Holds a text that begins like a name of a step, as `item:`; a docstring begins otherwise."""
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and STEP_NAME.match(node.value) is not None
+    )
+
+
+def splits_path(node: ast.AST) -> bool:
+    """Splits a text at `/` or `@`, or joins a path and a name.
+
+    In `engine/`, where each microsecond counts, this is allowed.
+    """
+    match node:
+        case ast.Call(
+            ast.Attribute(_, "split" | "partition" | "rpartition"), [ast.Constant(at), *_]
+        ):
+            return at in ("/", "@")
+        case ast.JoinedStr([ast.FormattedValue(start), ast.Constant(str(rest)), *_]):
+            return called_name(start) == "path" and rest.startswith("/")
+    return False
 
 
 def is_async(node: ast.AST) -> bool:
@@ -231,6 +274,13 @@ BAD = [
     ("tools/config.py",              "if '${' in x: pass",                                  "tools/config.py:1 parses ${"),
     ("tools/config.py",              "if x[:2] == '${': pass",                              "tools/config.py:1 parses ${"),
     ("tools/config.py",              "OPEN = '${'",                                         "tools/config.py:1 parses ${"),
+    ("program/map.py",               "name = f'item:{key}'",                                "program/map.py:1 writes or reads step paths itself"),
+    ("engine/hooks.py",              "name.startswith('hook:')",                            "engine/hooks.py:1 writes or reads step paths itself"),
+    ("agents/session.py",            "x = f'{path}/turn:{n}.call:{m}'",                     "agents/session.py:1 writes or reads step paths itself"),
+    ("program/validate.py",          "name = f'check@{n}'",                                 "program/validate.py:1 writes or reads step paths itself"),
+    ("views/report.py",              "name = known.path.rpartition('/')[2]",                "views/report.py:1 writes or reads step paths itself"),
+    ("views/report.py",              "name.partition('@')[0]",                              "views/report.py:1 writes or reads step paths itself"),
+    ("adapters/store/reader.py",     "one = f'{self.ctx.path}/{name}'",                     "adapters/store/reader.py:1 writes or reads step paths itself"),
     ("engine/perform.py",            "async def f(): pass",                                 "engine/perform.py is asynchronous"),
     ("adapters/process/process.py",  "import asyncio",                                      "adapters/process/process.py is asynchronous"),
 ]  # fmt: skip
@@ -251,6 +301,10 @@ GOOD = [
     ("cli/__init__.py",              "import plait\nfrom plait import app, views, __version__"),
     ("adapters/process/process.py",  "import subprocess"),
     ("adapters/mcp/client.py",       "import anyio\nasync def f(): await g()"),
+    ("engine/paths.py",              "x = f'item:{key}'\nname.partition('@')"),
+    ("engine/perform.py",            "path = f'{self.path}/{name}'"),
+    ("core/safe_files.py",           "parts = path.split('/')"),
+    ("lang/findings.py",             "raise E('map: it has no items', f'{path}:{line}')"),
     ("template/grammar.py",          "text.find('${')"),
     ("tools/config.py",              "raise E('${ is not closed')\nshow(f'${{{name}}}')\nx.split('$')"),
     ("__init__.py",                  "def __getattr__(n):\n  from plait import app"),

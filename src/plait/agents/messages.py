@@ -201,9 +201,6 @@ def sum_usage(usages: Sequence[TokenUsage]) -> TokenUsage:
     return whole
 
 
-FIRST: Final = "turn:1"
-"""The name of the first turn of a session."""
-
 TURN_LIMITS: Final = ("turns", "tokens", "spend", "seconds")
 """The limits that are checked before a turn."""
 

@@ -52,6 +52,7 @@ from plait.engine.outcome import (
     Succeeded,
 )
 from plait.engine.parallel import perform_many
+from plait.engine.paths import call_name, join_path, parent_path, turn_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 
@@ -197,7 +198,7 @@ class Transcript:
         return [*self.messages, *missing]
 
     def _recorded_result(self, number: int, use: ToolRequest) -> Message:
-        known = self._journal.step(f"{self._path}/turn:{len(self.responses)}.call:{number}")
+        known = self._journal.step(join_path(self._path, call_name(len(self.responses), number)))
         if known is not None:
             return _result_message(use, known.outcome)
         return Message("tool", "it was ended before it had a result", answers=use.id, failed=True)
@@ -298,7 +299,7 @@ class AgentSession:
 
     def _perform_turn(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
         number = len(self.transcript.responses) + 1
-        path = f"{self.ctx.path}/turn:{number}"
+        path = join_path(self.ctx.path, turn_name(number))
         turn_budget = TurnBudget(
             self.budget,
             partial(self.run.budgets.charge, path),
@@ -311,7 +312,7 @@ class AgentSession:
         ):
             raise self._limit(reached)
         turn = ModelTurn(
-            name=f"turn:{number}",
+            name=turn_name(number),
             title=f"turn {number}",
             fingerprint=json_digest(
                 [
@@ -454,12 +455,16 @@ class AgentSession:
     def _take_steps(self, wanted: int) -> tuple[int, LimitReached | None]:
         """Take a step of the budget for each call; return how many, and the limit if fewer."""
         for taken in range(wanted):
-            path = f"{self.ctx.path}/turn:{len(self.transcript.responses)}.call:{taken + 1}"
+            path = join_path(self.ctx.path, self._call_name(taken + 1))
             if self._is_recorded(path):
                 continue
             if (reached := self.run.budgets.take_step(path, self.budget)) is not None:
                 return taken, reached
         return wanted, None
+
+    def _call_name(self, number: int) -> str:
+        """Return the name of a call of the last turn."""
+        return call_name(len(self.transcript.responses), number)
 
     def _tool_call(
         self, number: int, use: ToolRequest, offers: tuple[ToolOffer, ...]
@@ -467,7 +472,7 @@ class AgentSession:
         tool_id = tool_id_for(use.name, offers) or ""
         once = bool(tool_id) and matches_any(self.agent.once, tool_id)
         return ToolCallTurn(
-            name=f"turn:{len(self.transcript.responses)}.call:{number}",
+            name=self._call_name(number),
             title=self.run.secrets.mask(tool_call_title(tool_id or use.name, use.arguments)),
             fingerprint=tool_request_fingerprint(use),
             use=use,
@@ -544,7 +549,7 @@ def _scope_around(run: RunContext, path: str) -> AgentScope | None:
     """Return the scope of the nearest agent around a path."""
     scopes = run.shared(AgentScopes)
     while path:
-        path = path.rpartition("/")[0]
+        path = parent_path(path)
         if (found := scopes.get(path)) is not None:
             return found
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plait.agents.messages import FIRST, ModelResponse, TokenUsage
+from plait.agents.messages import ModelResponse, TokenUsage
 from plait.agents.tool_access import format_tool_result, not_offered_message, schema_errors
 from plait.core.digests import json_digest
 from plait.core.errors import NO_OUTCOMES, PlaitError, shorten
@@ -15,6 +15,7 @@ from plait.core.values import Json, json_text
 from plait.engine.context import RunContext
 from plait.engine.events import ModelText
 from plait.engine.outcome import Failed, Failure, Skip, StepError, Succeeded, require_success
+from plait.engine.paths import split_call, turn_name
 from plait.engine.replay import QUESTION_CODES
 from plait.engine.step import DEFAULT_POLICY, Plan
 
@@ -126,7 +127,7 @@ class ModelTurn:
 
     def _prompt_record(self) -> dict[str, Json]:
         """Return the prompts of the session, to record them with the first response."""
-        if self.name != FIRST:
+        if self.name != turn_name(1):
             return {}
         system = self.ask.system if len(self.ask.messages) == 1 else ""
         asked = {"system": system, "user": self.ask.messages[-1].text}
@@ -263,14 +264,14 @@ def tool_request_fingerprint(use: ToolRequest) -> str:
 
 def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
     """Return an empty result for a tool call that the user marks as done; None: not a tool call."""
-    above, dot, number = path.rpartition(".call:")
-    known = journal.step(above) if dot and number.isdecimal() else None
+    turn, number = split_call(path)
+    known = journal.step(turn) if number else None
     if known is None or not isinstance(known.outcome, Succeeded):
         return None
     uses = ModelResponse.of(known.outcome.value).uses
-    if not 0 < int(number) <= len(uses):
+    if number > len(uses):
         return None
-    use = uses[int(number) - 1]
+    use = uses[number - 1]
     return {"output": "", "failed": False, "tool": use.name}
 
 

@@ -26,6 +26,7 @@ from plait.core.values import Json, Secret, json_text
 from plait.engine.events import EventRecord, RunStarted, StepFinished
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import Failed, Outcome, Succeeded, to_record
+from plait.engine.paths import TASKS, task_id
 from plait.lang.ensemble.check import check_ensemble_spec
 from plait.program.tasks.handlers import is_process_local, qualified_name
 from plait.program.tasks.model import (
@@ -43,7 +44,6 @@ from plait.program.tasks.model import (
 from plait.program.tasks.task import make_task_output
 from plait.program.tasks.task_graph import EnsembleProgram, compile_ensemble
 from plait.program.tasks.text import TaskTemplates
-from plait.program.tasks.units import TASKS
 
 if TYPE_CHECKING:
     from plait.app.runs import FlowResult
@@ -456,14 +456,9 @@ def _outputs_from_events(events: Sequence[EventRecord]) -> dict[str, Json]:
     """Return the outputs of tasks by id, for a run that was stopped before it returned them."""
     found: dict[str, Json] = {}
     for path, outcome in _ends(events):
-        _, is_task, name = path.rpartition("/task:")
-        if (
-            is_task
-            and "/" not in name
-            and isinstance(outcome, Succeeded)
-            and isinstance(outcome.value, Mapping)
-        ):
-            found[name] = outcome.value
+        match task_id(path), outcome:
+            case str(task), Succeeded(Mapping() as value):
+                found[task] = value
     return found
 
 

@@ -170,9 +170,10 @@ def _last_end(program: Program, ctx: StepContext) -> int:
     if ctx.run.replay.is_first_run:
         return 0
     from plait.engine.journal import record_number
+    from plait.engine.paths import join_path
 
-    above = f"{ctx.path}/" if ctx.path else ""
-    ends = (ctx.run.journal.last_result(above + name) for name, _ in program.phases)
+    paths = (join_path(ctx.path, name) for name, _ in program.phases)
+    ends = map(ctx.run.journal.last_result, paths)
     return max(map(record_number, ends), default=0)
 
 

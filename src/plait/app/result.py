@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field
 from plait.engine.event_bus import StopSignal
+from plait.engine.paths import MAIN_ITEMS
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from plait.engine.outcome import Failure
     from plait.tools.trust.decisions import AskTrust
 
-
-INPUT: Final = "map/items"
-"""The step that finds the items of a map."""
 
 STOPPED_BY: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 """The exit code of a run that a signal stopped: 128 plus its number."""
@@ -47,7 +45,7 @@ class FlowResult:
         if (
             self.failure is not None
             and self.failure.kind == "refused"
-            and self.failure.path == INPUT
+            and self.failure.path == MAIN_ITEMS
         ):
             return 2  # the same exit code as for any other missing file
         return 1 if self.status == "failed" or self.counts.get("failed") else 0

@@ -13,6 +13,7 @@ from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.limits import Budget, LimitReached, Limits, PriorUsage
 from plait.engine.outcome import Failure, LimitExceeded, StepError
+from plait.engine.paths import hook_name, is_hook_name, join_path, split_path
 
 if TYPE_CHECKING:
     from plait.engine.events import Usage
@@ -68,8 +69,8 @@ class Budgets:
         while path:
             if not is_about and (found := self._by_path.get(path)) is not None:
                 return found
-            path, _, name = path.rpartition("/")
-            is_about = name.startswith("hook:")
+            path, name = split_path(path)
+            is_about = is_hook_name(name)
         return self.total
 
     @contextmanager
@@ -165,7 +166,7 @@ class Budgets:
         if recorded is None or recorded.number >= self._first_event:
             return  # it was counted in this attempt
         to = () if recorded.pending is None else recorded.pending.to
-        hooks = (self._journal.last_result(f"{path}/hook:{name}") for name in to)
+        hooks = (self._journal.last_result(join_path(path, hook_name(name))) for name in to)
         budget.add_time(recorded.duration + sum(one.duration for one in hooks if one is not None))
 
     def _count_earlier(self, path: str, budget: Budget) -> None:

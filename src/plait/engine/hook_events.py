@@ -11,6 +11,7 @@ from plait.core.values import Json
 from plait.engine.kinds import failure_kinds, step_kind
 from plait.engine.limits import NAMES as LIMITS
 from plait.engine.outcome import ABORTED, Aborted, Failure, Outcome
+from plait.engine.paths import is_model_step
 from plait.engine.step import Step
 
 if TYPE_CHECKING:
@@ -124,13 +125,8 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 def hook_family(step: Step) -> str | None:
     """Return `step` or `item`, the prefix of the events that a step causes; None: it causes none."""
     if is_model_step(step.name):
-        return None
+        return None  # turns and calls have events of their own
     return step_kind(step.kind).events or None
-
-
-def is_model_step(name: str) -> bool:
-    """Is it a turn of an agent, or a call by an agent or a node?  These have other events."""
-    return name.startswith("turn:") or name.partition("@")[0] == "call"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
+from plait.engine.paths import hook_name, join_path, repeated_name
 from plait.engine.perform import StepContext, act, perform
 from plait.engine.step import DEFAULT_POLICY, Action, Composite, LeafStep, Policy, Step
 from plait.scope import Scope
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 REFUSED_BY_HOOK: Final = "verdict"
 """The failure kind of a hook step that decides fail or abort."""
-HOOK: Final = "hook:"
-"""The prefix of a hook step's name."""
 
 MakeCall: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Action]"
 """Makes the action that calls a tool with its parameters filled; its value has the `output`."""
@@ -144,8 +143,7 @@ class FlowHooks:
     def make_step(
         self, name: str, hook: Hook, ctx: StepContext, names: Mapping[str, Json]
     ) -> HookStep:
-        called = name if ctx.attempt == 1 else f"{name}@{ctx.attempt}"
-        return HookStep(called, hook, names, self._call)
+        return HookStep(repeated_name(name, ctx.attempt), hook, names, self._call)
 
     def _handle_broken_hook(
         self, name: str, hook: Hook, ctx: StepContext, why: str
@@ -238,7 +236,7 @@ class HookStep(Composite):
 
     @property
     def name(self) -> str:
-        return f"{HOOK}{self.called}"
+        return hook_name(self.called)
 
     @property
     def title(self) -> str:
@@ -292,7 +290,7 @@ class HookStep(Composite):
         if ctx.run.replay.is_first_run or not ctx.can_replay or len(self.hook.calls) < 2:
             return ctx
         last, end = (
-            journal.step(f"{ctx.path}/{len(self.hook.calls)}"),
+            journal.step(join_path(ctx.path, str(len(self.hook.calls)))),
             journal.last_result(ctx.path),
         )
         if (

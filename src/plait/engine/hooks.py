@@ -39,12 +39,10 @@ from plait.engine.hook_events import (
     HookDecision,
     error_names,
     hook_family,
-    is_model_step,
     step_names,
 )
 from plait.engine.hook_port import NOTHING, Hooks
 from plait.engine.hook_step import (
-    HOOK,
     FlowHooks,
     HookListener,
     MakeCall,
@@ -67,7 +65,7 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
-from plait.engine.paths import is_at_or_below
+from plait.engine.paths import hook_name, is_at_or_below, is_model_step, join_path
 from plait.engine.perform import StepContext
 from plait.engine.step import Step
 from plait.template.program import FACTS
@@ -288,7 +286,7 @@ class HookRunner:
         }
         to: list[HookListener] = []
         for owner, name, hook in self._to_ask(str(variables["event"])):
-            end = journal.last_result(f"{ctx.path}/{HOOK}{name}")
+            end = journal.last_result(join_path(ctx.path, hook_name(name)))
             # A gate that could not answer is asked again.
             is_answered = end is not None and (
                 not (hook.gate and isinstance(end.outcome, Failed)) or is_refusal(end)
@@ -309,7 +307,9 @@ class HookRunner:
         """Has a hook decided about an event at this path, after event number `since`?"""
         journal = ctx.run.journal
         for owner, name, hook in self._to_ask(event):
-            end = journal.last_result(f"{ctx.path}/{owner.make_step(name, hook, ctx, {}).name}")
+            end = journal.last_result(
+                join_path(ctx.path, owner.make_step(name, hook, ctx, {}).name)
+            )
             match end:
                 case StepRecord(outcome=Succeeded({"verb": _}), number=number) if number > since:
                     return True

@@ -23,7 +23,7 @@ from plait.engine.events import (
     Usage,
 )
 from plait.engine.outcome import Failed, Outcome, Succeeded
-from plait.engine.paths import is_at_or_below, is_item
+from plait.engine.paths import is_at_or_below, is_item, parent_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +185,7 @@ class MemoryJournal:
 
     def started_in(self, path: str, begins: str = "") -> Iterator[str]:
         first = f"{path}/{begins}"
-        return (
-            one
-            for one in [*self._begun]
-            if one.startswith(first) and one.rpartition("/")[0] == path
-        )
+        return (one for one in [*self._begun] if one.startswith(first) and parent_path(one) == path)
 
     def last_result(self, path: str) -> StepRecord | None:
         return self._ends.get(path)
@@ -252,7 +248,7 @@ class Overlay(MemoryJournal):
         """Was a record of the journal below invalidated here?"""
         if path in self._gone:
             return True
-        while path := path.rpartition("/")[0]:
+        while path := parent_path(path):
             if self._gone.get(path):
                 return True
         return False

@@ -25,6 +25,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import EarlierUsage, StepFinished, StepRetrying, Usage
 from plait.engine.outcome import LIMIT, Failure, StepError
+from plait.engine.paths import HOOK, first_name, range_below
 
 if TYPE_CHECKING:
     from plait.engine.events import Event
@@ -347,10 +348,8 @@ class PriorUsage:
         """
         if not path:
             return _amounts(self._sums[-1])
-        whole = self._between(f"{path}/", f"{path}0")  # "0" is the character after "/"
-        return _amounts(
-            _minus(whole, self._between(f"{path}/hook:", f"{path}/hook;"))
-        )  # and ";" is the one after ":"
+        whole = self._between(*range_below(path))
+        return _amounts(_minus(whole, self._between(*range_below(path, HOOK))))
 
     def _between(self, first: str, end: str) -> _Row:
         return _minus(
@@ -363,14 +362,14 @@ class PriorUsage:
 
     def below(self, path: str) -> list[tuple[str, Usage]]:
         """Return the usage at a path and at each path below it."""
-        first, end = bisect_left(self._paths, f"{path}/"), bisect_left(self._paths, f"{path}0")
+        first, end = (bisect_left(self._paths, one) for one in range_below(path))
         return [(one, self._at[one]) for one in (path, *self._paths[first:end]) if one in self._at]
 
     def by_part(self) -> Mapping[str, Usage]:
         """Return the usage of each part of the flow."""
         parts: dict[str, dict[str, float]] = {}
         for path, used in self._at.items():
-            _add(parts.setdefault(path.partition("/")[0], {}), used)
+            _add(parts.setdefault(first_name(path), {}), used)
         return parts
 
 

@@ -8,7 +8,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.engine.events import StepFinished
 from plait.engine.outcome import NO_TIME_LEFT, Failed, Skipped
-from plait.engine.paths import is_item
+from plait.engine.paths import RUN, is_item, split_path
 from plait.engine.unknown import UNKNOWN_RESULT
 
 if TYPE_CHECKING:
@@ -120,6 +120,6 @@ def _reasons(ctx: StepContext) -> Iterator[str]:
 
 def _has_step_failed(ctx: StepContext, number: int) -> bool:
     """Has the step around an action failed after the action succeeded?"""
-    above, _, name = ctx.path.rpartition("/")
-    end = ctx.run.journal.last_result(above) if name == "run" else None
+    above, name = split_path(ctx.path)
+    end = ctx.run.journal.last_result(above) if name == RUN else None
     return end is not None and end.number > number and isinstance(end.outcome, Failed)

@@ -10,6 +10,7 @@ from plait.core.hints import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
 from plait.engine.kinds import failure_kinds
 from plait.engine.outcome import LIMIT, Failure
+from plait.engine.paths import join_path
 from plait.engine.unknown import UNKNOWN_RESULT
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class LeafStep:
 
 def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
     """Yield every step that is known before a run, with its path; an item is `item:*`."""
-    here = f"{path}/{step.name}" if path else step.name
+    here = join_path(path, step.name)
     yield here, step
     for child in step.children:
         yield from iter_steps(child, here)

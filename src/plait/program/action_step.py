@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from plait.core.errors import InputError, InternalError, PlaitError, TrustError
-from plait.core.hints import TYPE_CHECKING, Final, Protocol, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.source import Source, Span
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, Unknown, reveal_text, text
@@ -30,6 +30,15 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
     with_handler_failure,
+)
+from plait.engine.paths import (
+    ON_FAILURE,
+    RUN,
+    again_name,
+    exit_code_name,
+    join_path,
+    numbered_name,
+    parent_path,
 )
 from plait.engine.perform import StepContext, act
 from plait.engine.replay import can_continue_after, replay_unless_failed
@@ -241,11 +250,7 @@ class ActionStep(Composite):
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
         return [
-            *(
-                _action_steps(self.action)
-                if self.has_no_handlers
-                else (ActionAttempt(self, FIRST),)
-            ),
+            *(_action_steps(self.action) if self.has_no_handlers else (ActionAttempt(self, RUN),)),
             *handler,
             *success,
             *self.on_exit_code.values(),
@@ -291,7 +296,7 @@ class ActionStep(Composite):
         if self.item_placeholders:
             self._check_item_fields(ctx)
         if self.has_no_handlers:
-            return act(ActionAttempt(self, FIRST), ctx)
+            return act(ActionAttempt(self, RUN), ctx)
         return self._run_with_handlers(ctx)
 
     def _check_item_fields(self, ctx: StepContext) -> None:
@@ -378,17 +383,17 @@ class ActionStep(Composite):
         )
 
     def _run_with_handlers(self, ctx: StepContext) -> dict[str, Json]:
-        outcome, ctx = self._attempt_action(ctx, FIRST)
+        outcome, ctx = self._attempt_action(ctx, RUN)
         handled: dict[str, Json] = {}
         for attempt in range(1, (self.on_failure.attempts if self.on_failure else 0) + 1):
             if not isinstance(outcome, Failed) or outcome.failure.exit_code in self.on_exit_code:
                 break
             if outcome.failure.kind == LIMIT:
                 break  # a reached limit stays reached
-            done, ctx = self._handle(ctx, outcome.failure, f"on_failure@{attempt}")
+            done, ctx = self._handle(ctx, outcome.failure, numbered_name(ON_FAILURE, attempt))
             handled = _add_captures(handled, done)
             before = attempt_number(outcome.failure.as_result())
-            outcome, ctx = self._attempt_action(ctx, f"{AGAIN}{attempt}")
+            outcome, ctx = self._attempt_action(ctx, again_name(attempt))
             outcome = _after_attempts(before, outcome)
         match outcome:
             case Failed(failure):
@@ -411,7 +416,7 @@ class ActionStep(Composite):
         return since.perform_next(attempt)
 
     def _has_failed_inside(self, ctx: StepContext, name: str) -> bool:
-        path = f"{ctx.path}/{name}"
+        path = join_path(ctx.path, name)
         known = None if self.retry_scope is None else ctx.run.journal.step(path)
         if known is None or not isinstance(known.outcome, Failed):
             return False
@@ -441,7 +446,7 @@ class ActionStep(Composite):
         return not (self.on_failure or self.on_exit_code or self.on_success or self.validation)
 
     def _after_success(self, ctx: StepContext, value: dict[str, Json]) -> dict[str, Json]:
-        value, ctx = self._run_followup(ctx, value, "on_exit_code:0", self.on_exit_code.get(0))
+        value, ctx = self._run_followup(ctx, value, exit_code_name(0), self.on_exit_code.get(0))
         if self.validation is not None:
             checked, after = self.validation.run(ctx.with_scope(self._after(ctx.scope, value)))
             value, ctx = _add_captures(value, checked), after.with_scope(ctx.scope)
@@ -458,22 +463,17 @@ class ActionStep(Composite):
 
     def _recover(self, ctx: StepContext, failure: Failure) -> dict[str, Json]:
         """Run the handlers of a failed action and return the result, or raise StepError."""
-        by_code = (
-            self.on_exit_code.get(failure.exit_code) if failure.exit_code is not None else None
-        )
-        handler = self.on_failure
-        if by_code is not None:
-            name = f"on_exit_code:{failure.exit_code}"
-            return _add_captures(
-                failure.as_result(), self._run_handler(ctx, by_code, failure, name)[0]
-            )
+        code, handler = failure.exit_code, self.on_failure
+        if code is not None and (steps := self.on_exit_code.get(code)) is not None:
+            done, _ = self._run_handler(ctx, steps, failure, exit_code_name(code))
+            return _add_captures(failure.as_result(), done)
         if handler is None:
             raise StepError(failure)
         if handler.attempts:  # it was handled and retried, and still fails
             if handler.fails_anyway is False:
                 return failure.as_result()
             raise StepError(failure)
-        done, _ = self._handle(ctx, failure, "on_failure")
+        done, _ = self._handle(ctx, failure, ON_FAILURE)
         if handler.fails_anyway:
             raise StepError(_with_captures(failure, done))
         return _add_captures(failure.as_result(), done)
@@ -619,7 +619,7 @@ class ActionAttempt(Composite):
 
     def _copy_title_to_step(self, ctx: StepContext) -> None:
         if not self.owner.has_no_handlers:
-            ctx.run.events.copy_title(ctx.path, ctx.path.rpartition("/")[0])
+            ctx.run.events.copy_title(ctx.path, parent_path(ctx.path))
 
     def _execute_action(self, action: Action, ctx: StepContext) -> dict[str, Json]:
         def execute() -> dict[str, Json]:
@@ -641,10 +641,8 @@ def _require_record(value: Json) -> dict[str, Json]:
     return value
 
 
-FIRST: Final = "run"
-"""The step name of an action that is recorded as its own step."""
-AGAIN: Final = "again@"
-"""The step name of its retries after a handler; the number follows."""
+FIRST = RUN
+AGAIN = again_name(0)[:-1]
 
 
 def _action_steps(action: Action | None) -> Sequence[Step]:

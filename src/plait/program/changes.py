@@ -24,6 +24,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import find_git_root, project_in_worktree
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.outcome import Failure, StepError, require_success
+from plait.engine.paths import BEGINNING
 from plait.engine.perform import StepContext
 from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.engine.unknown import is_unknown_result
@@ -216,8 +217,9 @@ def _baseline_step() -> Step:
         found = tracker.snapshot(ctx.directory)
         return None if found is None else found.record()
 
-    name = "beginning"
-    return LeafStep(name, "snapshot", "what the repository holds", name, FunctionAction(snapshot))
+    return LeafStep(
+        BEGINNING, "snapshot", "what the repository holds", BEGINNING, FunctionAction(snapshot)
+    )
 
 
 # ── snapshots ────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.events import ModelText, StepFinished
 from plait.engine.outcome import Failed, Failure, Interrupted, StepError, Succeeded
+from plait.engine.paths import say_name
 from plait.engine.perform import StepContext
 from plait.engine.step import Policy, Step
 
@@ -68,7 +69,7 @@ class Chat:
             number += 1
             session = replace(
                 self.first,
-                name=f"say:{number}",
+                name=say_name(number),
                 prompt=line,
                 before=tuple(messages),
                 fingerprint="",

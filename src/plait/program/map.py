@@ -30,7 +30,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.paths import is_item
+from plait.engine.paths import ANY_ITEM, EACH, ITEM, ITEMS, is_item, item_name, join_path
 from plait.engine.perform import StepContext, act, perform_new
 from plait.engine.replay import items_selected_at
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Composite, Policy, Retry, Step
@@ -214,7 +214,7 @@ class MapItem(Composite):
 
     @property
     def name(self) -> str:
-        return f"item:{self.key}"
+        return f"{ITEM}{self.key}"
 
     @property
     def policy(self) -> Policy:
@@ -311,7 +311,7 @@ class _MapProgress:
             return b""  # a hook may still have to see an item
         # If some items are retried, all others stay done, even if the steps have changed.
         fingerprint = self.map.steps.fingerprint
-        stay_done = run.replay.retried.keeps(f"{self.ctx.path}/item:*", fingerprint)
+        stay_done = run.replay.retried.keeps(join_path(self.ctx.path, ANY_ITEM), fingerprint)
         text = None if stay_done else fingerprint
         done = run.journal.completed_items(self.ctx.path, text, after=self.ctx.replay_after)[
             : self.total
@@ -457,12 +457,11 @@ class _MapProgress:
         run = self.ctx.run
         if run.replay.is_first_run:
             return
-        items = f"{self.ctx.path}/item:"
         chosen = items_selected_at(run.journal, self.ctx.path, self.map.items.name)
         ended = Counter(
             type(known.outcome)
             for known in run.journal.steps_in(self.ctx.path)
-            if known.path.startswith(items) and known.number > chosen
+            if is_item(known.path) and known.number > chosen
         )
         self.successful, self.failed, self.skipped = ended[Succeeded], ended[Failed], ended[Skipped]
 
@@ -505,7 +504,7 @@ def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[s
     recorded = ctx.run.journal.steps_in(ctx.path)
     known = next(recorded, None)
     for work in items:
-        path = f"{ctx.path}/item:{work.key}"
+        path = join_path(ctx.path, item_name(work.key))
         while known is not None and (known.order < work.order or _is_other(known, work, path)):
             known = next(recorded, None)
         if known is None:
@@ -594,7 +593,7 @@ def foreach(
         parallel = PARALLEL if parallel else 1
     return ForeachAction(
         Map(
-            name="each",
+            name=EACH,
             items=ListItems(source, items_fingerprint, max_items, on_empty),
             steps=each,
             fingerprint=fingerprint,
@@ -635,7 +634,7 @@ class ForeachAction(Composite):
 
     def _results(self, ctx: StepContext) -> Iterator[dict[str, Json]]:
         inner = ctx.child(self.map)
-        written = ctx.run.journal.step(f"{inner.path}/{self.map.items.name}")
+        written = ctx.run.journal.step(join_path(inner.path, self.map.items.name))
         value = getattr(written.outcome, "value", None) if written is not None else None
         return item_results(inner, self.map.items.read(value, inner))
 
@@ -667,8 +666,8 @@ class ListItems(Composite):
     fingerprint: str
     max_items: int | None = None
     on_empty: OnEmpty = "warn"
-    name: str = "items"
-    kind: str = "items"
+    name: str = ITEMS
+    kind: str = ITEMS
     title: str = "the items"
     policy: Policy = DEFAULT_POLICY
     children: Sequence[Step] = ()

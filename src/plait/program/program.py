@@ -7,20 +7,16 @@ from collections.abc import Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING, Protocol
 from plait.core.records import dataclass
 from plait.engine.outcome import require_success
+from plait.engine.paths import AGENT
 from plait.engine.step import Composite
 
 if TYPE_CHECKING:
     from plait.agents.session import AgentStep
-    from plait.core.hints import Final
     from plait.core.values import Json
     from plait.engine.limits import Limits
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.map import Map
-
-
-STEP: Final = "agent"
-"""The path of the agent session in a run of a directive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class DirectiveProgram(Composite):
 
     @property
     def phases(self) -> tuple[tuple[str, int], ...]:
-        return ((STEP, 0),)
+        return ((AGENT, 0),)
 
     @property
     def map(self) -> Map | None:

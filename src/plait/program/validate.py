@@ -25,6 +25,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
+from plait.engine.paths import CHECK, ON_INCOMPLETE, numbered_name
 from plait.engine.perform import StepContext
 from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Step
@@ -79,7 +80,7 @@ class Validation:
                 "validation", captures=captures, phase={"validation": found.record(attempt)}
             )
             outcome, ctx = ctx.perform_next(
-                self.on_incomplete, scope=scope, name=f"on_incomplete@{attempt}"
+                self.on_incomplete, scope=scope, name=numbered_name(ON_INCOMPLETE, attempt)
             )
             captures |= _captures(require_success(outcome))
             found, ctx = self._run_check(ctx, scope, attempt + 1)
@@ -107,7 +108,7 @@ class Validation:
         fresh = ctx.run.replay.is_first_run
         # A failed check is an answer, too, so its failure is recorded.
         check = replace(self.check, policy=replace(self.check.policy, keep_failure=True))
-        name = f"check@{number}"
+        name = numbered_name(CHECK, number)
         # A check that found the step incomplete may give another answer now.
         since = replay_unless_failed(ctx, name, lambda _, failure: failure.kind == INCOMPLETE)
         outcome, ctx = since.perform_next(check, scope=scope, name=name)

@@ -12,6 +12,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, Json, json_text
 from plait.engine.outcome import Succeeded, require_success
+from plait.engine.paths import join_path
 from plait.engine.perform import StepContext
 from plait.engine.step import Composite, Step
 from plait.program.map import Map, item_results
@@ -125,7 +126,7 @@ class WorkflowProgram(Composite):
 
     def _results(self, ctx: StepContext, map_step: Map) -> Iterator[dict[str, Json]]:
         inner = ctx.child(map_step)
-        recorded = inner.run.journal.step(f"{inner.path}/{map_step.items.name}")
+        recorded = inner.run.journal.step(join_path(inner.path, map_step.items.name))
         if recorded is None or not isinstance(recorded.outcome, Succeeded):
             return iter(())
         return item_results(inner, map_step.items.read(recorded.outcome.value, inner))

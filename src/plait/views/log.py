@@ -23,7 +23,14 @@ from plait.engine.events import (
 )
 from plait.engine.journal import Journal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded, to_record
-from plait.engine.paths import is_at_or_below
+from plait.engine.paths import (
+    is_at_or_below,
+    is_hook_name,
+    last_name,
+    name_key,
+    parent_path,
+    split_path,
+)
 from plait.views.format import (
     Line,
     clean_block,
@@ -34,7 +41,7 @@ from plait.views.format import (
     one_line,
 )
 from plait.views.lines import row_state, usage_words
-from plait.views.parts import CALL, TURN, parent_path
+from plait.views.parts import CALL, TURN
 from plait.views.progress import make_row
 
 FEW: Final = 50
@@ -117,8 +124,8 @@ def find_paths(
     prefixed: dict[str, None] = {}
     titles: dict[str, None] = {}
     for path, title in _step_titles(journal.events()):
-        own = path.rpartition("/")[2]
-        names = (path, own, own.partition(":")[2], title)
+        own = last_name(path)
+        names = (path, own, name_key(own), title)
         titles[title] = None
         if name in names:
             exact[path] = None
@@ -226,9 +233,9 @@ class _EntryReader:
         path = event.path
         contains_others = path in self._containing
         has_output = _has_own_output(event, contains_others=contains_others)
-        above, _, name = path.rpartition("/")
+        above, name = split_path(path)
         # The output of a hook is not output of the step that the hook is about.
-        if (has_output or contains_others) and not name.startswith("hook:"):
+        if (has_output or contains_others) and not is_hook_name(name):
             self._containing.add(above)
         attempt, of = self._attempt(path, following)
         title_above = self._title_above(path)

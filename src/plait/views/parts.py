@@ -10,7 +10,7 @@ from plait.core.records import dataclass, field
 from plait.engine.events import StepFinished, StepStarted, Usage
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
-from plait.engine.paths import is_at_or_below
+from plait.engine.paths import is_at_or_below, parent_path
 
 MAP_KIND: Final = "map"
 """The kind of a part that has items."""
@@ -467,10 +467,6 @@ def outcome_state(outcome: Outcome) -> State:
             return "failed"
         case _:
             return "skipped"
-
-
-def parent_path(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def _visit_count(event: StepFinished) -> int:

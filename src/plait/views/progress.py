@@ -38,7 +38,7 @@ from plait.engine.events import (
 from plait.engine.journal import StepRecord
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
-from plait.engine.paths import is_at_or_below
+from plait.engine.paths import first_name, is_at_or_below, parent_path
 from plait.engine.replay import ITEMS_STEP
 from plait.views.format import describe_failure, short_failure
 from plait.views.parts import (
@@ -57,7 +57,6 @@ from plait.views.parts import (
     RunningSteps,
     StepGroup,
     outcome_state,
-    parent_path,
 )
 
 Level: TypeAlias = Literal["run", "part", "step", "row", "item", "failure", "note"]
@@ -288,7 +287,7 @@ class Progress:
     def _agent_rows(self, event: StepFinished) -> Sequence[Update]:
         """A turn or call of an agent inside a part.  Those inside items are too many to show."""
         above = parent_path(event.path)
-        part = self.parts.get(above.partition("/")[0])
+        part = self.parts.get(first_name(above))
         if part is None or part.group.is_map or self._running.is_in_map(above):
             return NOTHING
         agent = self._running.get(above)
@@ -328,7 +327,7 @@ class Progress:
             case StepFinished(path=path, used=used) | StepRetrying(path=path, used=used):
                 if used is None or "turns" not in used:
                     return
-                if (part := self.parts.get(path.partition("/")[0])) is not None:
+                if (part := self.parts.get(first_name(path))) is not None:
                     part.usage.count(event)
                 replayed = isinstance(event, StepFinished) and event.replayed
                 self._running.add_usage(path, used, replayed=replayed)

@@ -14,7 +14,7 @@ from plait.core.values import Json
 from plait.engine.events import Event, EventRecord, RunStarted, Status, StepFinished, StepRetrying
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failed, Skipped, Succeeded
-from plait.engine.paths import is_item
+from plait.engine.paths import MAP, is_item, parent_path
 from plait.engine.replay import items_selected_at
 from plait.views.format import (
     Line,
@@ -26,14 +26,13 @@ from plait.views.format import (
     state_colour,
 )
 from plait.views.lines import note_line, part_figures, part_summary, usage_line
-from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part, parent_path
+from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
 from plait.views.summary import end_reason, suggested_commands
 from plait.views.terminal import pluralize
 
 MOST_FAILURES: Final = 50
-MAP: Final = "map"
 ATTEMPT: Final = "attempt"
 """The kind of the action of a step that is recorded as a step itself, because a handler follows."""
 

@@ -16,6 +16,7 @@ from plait.core.values import Json
 from plait.engine.journal import StepRecord
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Succeeded
+from plait.engine.paths import is_call_name, is_hook_name, is_turn_name, last_name
 from plait.views.format import (
     Line,
     clock,
@@ -48,10 +49,12 @@ def row_lines(kind: str, steps: Sequence[StepRecord], usage: UsageTally) -> Iter
 
 
 def _row_kind(step: StepRecord) -> str:
-    name = step.path.rpartition("/")[2]
-    if name.startswith("turn:"):
-        return CALL if ".call:" in name else TURN
-    return HOOK if name.startswith("hook:") else ""
+    name = last_name(step.path)
+    if is_turn_name(name):
+        return TURN
+    if is_call_name(name):
+        return CALL
+    return HOOK if is_hook_name(name) else ""
 
 
 def _table(rows: Sequence[tuple[Cells, str]]) -> Iterator[Line]:

@@ -26,7 +26,6 @@ from plait.adapters.store.rows import (
     FINISHED,
     HAS_USAGE,
     INVALIDATED,
-    MAP,
     MOST_ITEMS,
     NOTE,
     RETRYING,
@@ -52,7 +51,17 @@ from plait.core.records import dataclass
 from plait.engine.events import RETRY_REASON, EventRecord, Usage
 from plait.engine.journal import StepRecord, to_bitmap
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
-from plait.engine.paths import ITEM, is_at_or_below
+from plait.engine.paths import (
+    ITEM,
+    MAIN_ITEMS,
+    MAP,
+    is_at_or_below,
+    join_path,
+    last_name,
+    parent_path,
+    range_below,
+    split_path,
+)
 
 PAGE: Final = 200
 """Rows in memory at a time."""
@@ -401,7 +410,7 @@ class Reader:
     def short_outline(self, most: int) -> Iterator[EventRecord]:
         """The outline with at most `most` failed items: the first by order, the last by time."""
         failed = self._failure_numbers(MAP)
-        shown = {record.path.rpartition("/")[2] for record in self._load_records(failed[:most])}
+        shown = {last_name(record.path) for record in self._load_records(failed[:most])}
         retries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
         notes = [number for (number,) in self._all(_LAST_NOTES)]
         yield from self.outline({*failed[:most], *sorted(failed)[-most:], *retries, *notes})
@@ -446,27 +455,25 @@ class Reader:
             while above:
                 tests.append("parent = ? AND name = ?")
                 values += split(above)
-                above = above.rpartition("/")[0]
+                above = parent_path(above)
             tests.append("parent >= ? AND parent < ?")
-            values += [f"{escape_text(path)}/", f"{escape_text(path)}0"]  # `0` follows `/`
+            values += range_below(escape_text(path))
         query = f"SELECT number, {COLUMNS} FROM records WHERE {' OR '.join(tests)} ORDER BY number"
         for number, *row in self._all(query, *values):
             yield to_event_record(number, tuple(row), self._unpacking)
 
     def same_fingerprint(self, map: str, rest: str, fingerprint: str) -> bool:
         """Whether every recorded end of one step in a map's items has this fingerprint."""
-        above, _, name = escape_text(rest).rpartition("/")
-        items = f"{escape_text(map)}/{ITEM}"
-        values = (name, items, f"{escape_text(map)}/{_AFTER_ITEMS}", len(above) + 1, f"{above}/")
+        above, name = split_path(escape_text(rest))
+        items = range_below(escape_text(map), ITEM)
+        values = (name, *items, len(above) + 1, f"{above}/")
         return not self._all(_OTHER_FINGERPRINT, *values, escape_text(fingerprint))
 
     def steps_in_items(self, map: str, after: int) -> dict[str, tuple[int, int]]:
         """By name: the first and last position of the steps in a map's items that ended later."""
-        items = f"{escape_text(map)}/{ITEM}"
-        start = len(items) + 1
-        found = self._all(
-            _STEPS_IN_ITEMS, items, f"{escape_text(map)}/{_AFTER_ITEMS}", start, start, after
-        )
+        items = range_below(escape_text(map), ITEM)
+        start = len(items[0]) + 1
+        found = self._all(_STEPS_IN_ITEMS, *items, start, start, after)
         return {unescape_text(name): (first, last) for name, first, last in found}
 
     def count_outcomes(self, map: str) -> dict[str, int]:
@@ -549,7 +556,7 @@ class Reader:
             one
             for name, one in ended.items()
             if not any(
-                mark.number > one[1] and mark.invalidates(f"{path}/{unescape_text(name)}")
+                mark.number > one[1] and mark.invalidates(join_path(path, unescape_text(name)))
                 for mark in invalidated
             )
         ]
@@ -566,7 +573,7 @@ class Reader:
     def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
         """Only the paths and titles of `failures_in`: much less to read."""
         for _, name, title in self._failures_below(path, after):
-            yield f"{path}/{unescape_text(name)}", unescape_text(title or "")
+            yield join_path(path, unescape_text(name)), unescape_text(title or "")
 
     def count_failures(self, path: str, *, after: int = 0) -> int:
         return len(self._failures_below(path, after))
@@ -631,7 +638,7 @@ class Reader:
             return {
                 status: counts[name] for status, name in _COUNT_NAMES.items() if counts.get(name)
             }
-        selected = self._step_state(f"{MAP}/items").ended
+        selected = self._step_state(MAIN_ITEMS).ended
         with self._lock:
             self._catch_up()
             found = self._all(_COUNT) if selected is None else self._all(_COUNT_OF_MAP, selected)
@@ -716,10 +723,9 @@ class Reader:
     def _invalidate(self, rows: Sequence[tuple[int, str, str, int | None]]) -> None:
         self._all(_INVALIDATE, rows[0][0], rows[-1][0])
         below = (f"{parent}{name}" for _, parent, name, status in rows if status != ALONE)
-        values = ((f"{path}/", f"{path}0") for path in below)
         with self._lock:
             try:
-                self._open_connection().executemany(_INVALIDATE_BELOW, values)
+                self._open_connection().executemany(_INVALIDATE_BELOW, map(range_below, below))
             except sqlite3.Error as error:
                 raise to_journal_error(error, self.path) from error
 

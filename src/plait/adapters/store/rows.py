@@ -51,6 +51,7 @@ from plait.engine.events import (
 )
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
+from plait.engine.paths import ITEM, MAP
 
 LARGE: Final = 32 * 1024
 """Characters of JSON beyond which a body, or each large text in it, becomes a blob."""
@@ -72,11 +73,9 @@ ALONE: Final = 1
 """The status of an invalidated step whose inner steps stay valid."""
 DONE, FAILED, SKIPPED = range(3)
 MARKED: Final = frozenset([RUN_STARTED, RETRYING, INVALIDATED, NOTE, RUN_ENDED])
-MAP: Final = "map"
-"""The phase of a run that may have a million items."""
 IS_MARKED: Final = (
     f"(type IN {tuple(sorted(MARKED))} OR type = {FINISHED} AND status = {FAILED} OR parent = '' "
-    f"OR parent = '{MAP}/' AND substr(name, 1, 5) <> 'item:')"
+    f"OR parent = '{MAP}/' AND substr(name, 1, {len(ITEM)}) <> '{ITEM}')"
 )
 """The few records that readers search for: failures, phases, and steps of the map outside items."""
 HAS_USAGE: Final = "has usage"
@@ -135,7 +134,7 @@ def is_marked(row: Row) -> bool:
     type, parent = row[1], row[2]
     if type in MARKED or (type == FINISHED and row[10] == FAILED) or parent == "":
         return True
-    return parent == _BELOW_MAP and (name := row[3]) is not None and not name.startswith("item:")
+    return parent == _BELOW_MAP and (name := row[3]) is not None and not name.startswith(ITEM)
 
 
 # ── from events ──────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from plait.core.safe_files import read_below
 from plait.core.values import Json, Secret
 from plait.engine.backend import MapRun, WorkItem
 from plait.engine.journal import Journal, StepRecord
-from plait.engine.paths import is_item
+from plait.engine.paths import is_item, join_path
 from plait.engine.step import Step, iter_steps
 from plait.lang.workflow.compose import compose
 
@@ -176,7 +176,7 @@ def _records_below(
     journal: Journal, step: Step | None, path: str, after: int
 ) -> Iterator[StepRecord]:
     """The outcomes that count of all steps inside one, also of those that did not finish."""
-    inner = {f"{path}/{one.name}": one for one in (step.children if step is not None else ())}
+    inner = {join_path(path, one.name): one for one in (step.children if step is not None else ())}
     seen: set[str] = set()
     for record in _valid_records(journal.steps_in(path), after):
         seen.add(record.path)

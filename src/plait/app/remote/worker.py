@@ -30,6 +30,7 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished, StepRetrying, Usage
 from plait.engine.journal import MemoryJournal, StepRecord
 from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Interrupted, Outcome
+from plait.engine.paths import item_name, join_path
 from plait.engine.perform import StepContext
 from plait.program.map import remote_map_run
 
@@ -173,7 +174,7 @@ def _perform_item(job: WorkerJob, task: ItemTask, left: float | None) -> ItemRep
         journal.reopen()
     replayed = journal.last()
     stop = StopSignal()
-    path = f"{job.map.name}/item:{task.work.key}"
+    path = join_path(job.map.name, item_name(task.work.key))
     with _item_running(job, path, stop):
         run = job.run(journal, stop)
         ctx = StepContext(

@@ -25,6 +25,7 @@ from plait.core.source import Span
 from plait.core.values import Json
 from plait.engine.hook_events import Hook
 from plait.engine.limits import Limits
+from plait.engine.paths import AGENT
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import check_template
 from plait.lang.common import read_limits, with_default_turns
@@ -45,7 +46,7 @@ from plait.lang.parameters import (
     parse_parameters,
     resolve_inputs,
 )
-from plait.program.program import STEP, DirectiveProgram, FilledDirective
+from plait.program.program import DirectiveProgram, FilledDirective
 from plait.schema import Fields, to_template
 from plait.scope import Scope
 from plait.template.sinks import render_json_value, render_text
@@ -112,7 +113,7 @@ class Directive:
 
     def conversation(self, filled: FilledDirective) -> AgentStep:
         return AgentStep(
-            STEP,
+            AGENT,
             self.name,
             filled.body,
             filled.system,

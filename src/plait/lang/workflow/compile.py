@@ -14,6 +14,7 @@ from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
 from plait.core.values import json_text
+from plait.engine.paths import exit_code_name
 from plait.engine.step import DEFAULT_POLICY, Policy
 from plait.lang.analysis.mentions import tracked_names, used_map_lists
 from plait.lang.common import (
@@ -173,7 +174,7 @@ class WorkflowCompiler(Compilation):
             on_exit_code={
                 int(code): steps
                 for code, after in fields.entries("on_exit_code")
-                if (steps := self.following(after, f"on_exit_code:{code}", inner)) is not None
+                if (steps := self.following(after, exit_code_name(code), inner)) is not None
             },
             validation=self.validation(fields, inner),
             continue_on_error=place.forgiving

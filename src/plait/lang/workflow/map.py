@@ -11,6 +11,7 @@ from plait.core.documents import nodes
 from plait.core.errors import Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
+from plait.engine.paths import MAP
 from plait.engine.step import NO_RETRY, Retry
 from plait.lang.analysis.declarations import names_before_items
 from plait.lang.analysis.references import mentions_item
@@ -56,7 +57,7 @@ def compile_map(builder: Compilation, fields: Fields, place: CompileContext) -> 
     limits = fields.child("timeout_config")
     timeout = fields.seconds("timeout")
     return Map(
-        "map",
+        MAP,
         found,
         each,
         join_fingerprints([found.fingerprint, each.fingerprint]),

@@ -12,7 +12,6 @@ from functools import partial
 
 from plait.agents.budget import TurnBudget
 from plait.agents.messages import (
-    FIRST,
     NO_PROVIDER,
     TURN_LIMITS,
     Message,
@@ -42,6 +41,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
+from plait.engine.paths import AGENT, join_path, last_name, parent_path, turn_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.engine.unknown import UNKNOWN_RESULT
@@ -102,7 +102,7 @@ class PromptTurn:
     provider: Provider
     attempt: int = 1
     """The attempt of the prompt step."""
-    name: str = FIRST
+    name: str = turn_name(1)
     title: str = "turn 1"
     kind: str = "turn"
     policy: Policy = DEFAULT_POLICY
@@ -139,7 +139,7 @@ class PromptTurn:
 
     def _context(self, ctx: StepContext) -> dict[str, Json]:
         """The variables of hooks. `step` is the prompt step that the author wrote."""
-        name = ctx.path.split("/")[-2]
+        name = last_name(parent_path(ctx.path))
         step: Json = {"name": name, "kind": "prompt", "title": name, "attempt": self.attempt}
         return {"step": step, "model": self.request.model, "turn": 1}
 
@@ -148,14 +148,17 @@ def _has_recorded_turn(ctx: StepContext) -> bool:
     """Whether an earlier run attempt recorded a response to a turn with hooks."""
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
-    known = ctx.run.journal.step(f"{ctx.path}/{FIRST}")
+    known = ctx.run.journal.step(join_path(ctx.path, turn_name(1)))
     return known is not None and isinstance(known.outcome, Succeeded)
 
 
 def _without_unparsable_turn(ctx: StepContext) -> StepContext:
     """Do not replay a response that could not be captured: resume asks again."""
     journal = ctx.run.journal
-    if ctx.run.replay.is_first_run or (recorded := journal.step(f"{ctx.path}/{FIRST}")) is None:
+    if (
+        ctx.run.replay.is_first_run
+        or (recorded := journal.step(join_path(ctx.path, turn_name(1)))) is None
+    ):
         return ctx
     match journal.last_result(ctx.path):
         case StepRecord(outcome=Failed(Failure(kind="capture")), number=number) if (
@@ -234,10 +237,6 @@ ENDED_EARLY: Final = {
 }
 
 
-STEP: Final = "agent"
-"""The step name of the session."""
-
-
 @dataclass(frozen=True, slots=True)
 class AgentPromptAction(Composite):
     """The action of a `prompt:` step with tools or a schema: an agent session."""
@@ -274,7 +273,7 @@ class AgentPromptAction(Composite):
             "" if self.system is None else render_text(self.system, ctx.scope, strict=self.strict)
         )
         return AgentStep(
-            STEP,
+            AGENT,
             self.title,
             render_text(self.text, ctx.scope, strict=self.strict),
             system,

@@ -23,6 +23,7 @@ from plait.engine.outcome import (
     failure_kind_of_status,
     require_success,
 )
+from plait.engine.paths import CALL
 from plait.engine.perform import StepContext, act
 from plait.engine.step import LeafStep, Plan, Policy
 from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, ToolChecks, Tools, tools_at
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from plait.tools.call import ToolResult
 
 
-ONCE_CALL: Final = "call"
-"""The step name of an at-most-once call, below the step that makes it."""
+ONCE_CALL: Final = CALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     if not tools.is_once(call.tool_id):
         return _require_record(act(direct, ctx))
     # Its parent has a fingerprint that covers the call.
-    step = LeafStep(ONCE_CALL, "tool", call.tool_id, "", direct, Policy(at_most_once=True))
+    step = LeafStep(CALL, "tool", call.tool_id, "", direct, Policy(at_most_once=True))
     return _require_record(require_success(ctx.perform(step)))
 
 

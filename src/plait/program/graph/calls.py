@@ -15,6 +15,7 @@ from plait.core.values import Json, copy_shared, deep_copy, json_text
 from plait.engine.events import ItemsCounted
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
 from plait.engine.parallel import perform_many
+from plait.engine.paths import item_name, name_key
 from plait.engine.perform import StepContext, act
 from plait.engine.step import FunctionAction, LeafStep, Policy, Step
 from plait.program.actions.shell import ShellAction
@@ -250,7 +251,7 @@ def _item_step(
     state = {**names.names["state"], loop.name: item}
     seen = names.with_names(**{loop.name: item, "state": state})
     return ItemStep(
-        f"item:{order}",
+        item_name(order),
         "item",
         ctx.run.secrets.mask(item_title(item)),
         call.fingerprint,
@@ -267,4 +268,4 @@ class ItemStep(LeafStep):
 
     def value_after_failure(self, failure: Failure) -> Json:
         """The same entry as in a loop that keeps going."""
-        return error_entry(failure, int(self.name.partition(":")[2]))
+        return error_entry(failure, int(name_key(self.name)))

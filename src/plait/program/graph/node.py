@@ -15,6 +15,7 @@ from plait.engine.events import StepRetrying
 from plait.engine.hook_events import HookDecision, error_names
 from plait.engine.journal import record_number
 from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_success
+from plait.engine.paths import CALL, join_path, repeated_name
 from plait.engine.step import Composite, FunctionAction, LeafStep, Policy
 from plait.program.graph.calls import call_result, performed_items
 from plait.template.program import require_bounded
@@ -94,7 +95,7 @@ class NodeStep(Composite):
     def __init__(self, walk: _Walk, node: NodeSpec, number: int) -> None:
         self._walk = walk
         self.node = node
-        self.name = self.title = node.name if number == 1 else f"{node.name}@{number}"
+        self.name = self.title = repeated_name(node.name, number)
         self.is_composed = node.loop is not None or (
             node.call is not None
             and (
@@ -186,10 +187,10 @@ class NodeStep(Composite):
         """Perform the call as its own step; hooks decide what follows a failure."""
         attempt = 1
         # What an attempt recorded inside the call counts for later attempts, as for every agent.
-        first = f"{ctx.path}/{CALL}"
+        first = join_path(ctx.path, CALL)
         since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
         while True:
-            name = CALL if attempt == 1 else f"{CALL}@{attempt}"
+            name = repeated_name(CALL, attempt)
             if attempt > 1:
                 ctx.run.replay.continue_attempts()
             step = LeafStep(
@@ -234,7 +235,7 @@ class NodeStep(Composite):
         hooks, journal = self._walk.hooks, ctx.run.journal
         if hooks.is_empty or ctx.run.replay.is_first_run or not ctx.can_replay:
             return False
-        known = journal.step(f"{ctx.path}/{name}")
+        known = journal.step(join_path(ctx.path, name))
         if known is None or record_number(journal.last_result(ctx.path)) > known.number:
             return False
         return hooks.has_decided("error", replace(ctx, attempt=attempt), known.number)
@@ -291,10 +292,6 @@ class _ContinuedError(Exception):
     def __init__(self, error: dict[str, Json]) -> None:
         super().__init__("the graph continues")
         self.error = error
-
-
-CALL: Final = "call"
-"""The step name of a node's call, if it is its own step; `call@2` is the next attempt."""
 
 
 def _may_fail_after_call(node: NodeSpec) -> bool:

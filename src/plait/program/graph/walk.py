@@ -32,6 +32,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
+from plait.engine.paths import CALL, NODES, is_hook_name, join_path, last_name, unnumbered_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.program.graph.calls import Action, describe_call
@@ -123,11 +124,9 @@ def describe_node(node: NodeSpec, does: str | None = None) -> str:
 
 def node_name(path: str) -> str:
     """The node of a path: `nodes/draft@2` is a visit of `draft`."""
-    return path.rpartition("/")[2].partition("@")[0]
+    return unnumbered_name(last_name(path))
 
 
-NODES: Final = "nodes"
-"""The phase that contains the visits."""
 MOST_DEPTH: Final = 16
 """The maximum depth of nested flows, whatever their limits say."""
 
@@ -313,7 +312,7 @@ class _Walk:
         """Charge a step before the visit, so that parallel graphs cannot both take the last one."""
         if not self.limit_names and self.hooks.is_empty:
             return  # no limit and no hook
-        run, path = self.ctx.run, f"{self.ctx.path}/{visit.name}"
+        run, path = self.ctx.run, join_path(self.ctx.path, visit.name)
         limit_names = self.limit_names
         if not run.replay.is_first_run and run.journal.was_ever_started(path):
             # A replayed visit is not a new step. The limits of its call are checked there.
@@ -374,12 +373,12 @@ def _require_known_nodes(graph: GraphProgram, ctx: StepContext) -> None:
     """Raise an error if a visited node no longer exists: it was renamed or removed."""
     from plait.engine.replay import changed_steps_error
 
-    recorded = [known.path.rpartition("/")[2] for known in ctx.run.journal.steps_in(ctx.path)]
-    visits = (name for name in recorded if not name.startswith("hook:"))
-    gone = {name for visit in visits if (name := visit.partition("@")[0]) not in graph.nodes}
+    recorded = [last_name(known.path) for known in ctx.run.journal.steps_in(ctx.path)]
+    visits = (name for name in recorded if not is_hook_name(name))
+    gone = {name for visit in visits if (name := unnumbered_name(visit)) not in graph.nodes}
     if gone:
         raise changed_steps_error(
-            (f"{ctx.path}/{name}", "no longer a node") for name in sorted(gone)
+            (join_path(ctx.path, name), "no longer a node") for name in sorted(gone)
         )
 
 
@@ -453,7 +452,7 @@ def _counts(node: NodeSpec, known: StepRecord) -> bool:
 
 def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
     """Whether the recorded call is the same as now."""
-    known = ctx.run.journal.step(f"{ctx.child(node).path}/call") if node.call else None
+    known = ctx.run.journal.step(join_path(ctx.child(node).path, CALL)) if node.call else None
     return (
         known is not None and node.call is not None and known.fingerprint == node.call.fingerprint
     )

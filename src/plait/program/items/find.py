@@ -14,6 +14,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, contains_unknown
 from plait.engine.backend import WorkItem
 from plait.engine.outcome import Failure, StepError
+from plait.engine.paths import ITEMS
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.action_step import with_env
@@ -66,8 +67,8 @@ class FindItems:
     env: Mapping[str, Template] = field(default_factory=dict)
     """Environment variables of the command that prints the items."""
     on_empty: OnEmpty = "warn"
-    name: str = "items"
-    kind: str = "items"
+    name: str = ITEMS
+    kind: str = ITEMS
     title: str = "the items"
     policy: Policy = DEFAULT_POLICY
     children: tuple[Step, ...] = ()

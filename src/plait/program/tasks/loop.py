@@ -14,6 +14,7 @@ from plait.engine.outcome import (
     Succeeded,
     call_author_function,
 )
+from plait.engine.paths import loop_name, round_name, task_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.program.step_list import join_fingerprints
@@ -53,7 +54,7 @@ class LoopStep(Composite):
 
     @property
     def name(self) -> str:
-        return f"loop:{self.title}"
+        return loop_name(self.title)
 
     @property
     def fingerprint(self) -> str:
@@ -117,7 +118,7 @@ class LoopRound(Composite):
 
     @property
     def name(self) -> str:
-        return f"round:{self.number}"
+        return round_name(self.number)
 
     @property
     def title(self) -> str:
@@ -172,7 +173,7 @@ class LoopRound(Composite):
             filled = replace(filled, feedback=self.feedback)
         program = self.of.program
         return make_task_step(
-            program, task, outputs, f"task:{program.spec.task_id(task)}", filled=filled
+            program, task, outputs, task_name(program.spec.task_id(task)), filled=filled
         )
 
 

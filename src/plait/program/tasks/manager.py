@@ -38,6 +38,15 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
+from plait.engine.paths import (
+    MANAGER,
+    WORK,
+    call_name,
+    join_path,
+    parent_path,
+    split_path,
+    turn_name,
+)
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.tasks.model import (
@@ -64,14 +73,11 @@ if TYPE_CHECKING:
     from plait.engine.journal import Journal
     from plait.engine.plan_log import PlanLog
 
-MANAGER: Final = "manager"
 DELEGATE: Final = "delegate"
 PATIENCE: Final = 60.0
 """Seconds to wait for the hook decision about an earlier delegation."""
 DELEGATION: Final = "delegation-"
 """The prefix of the output id of a delegation; its number follows."""
-WORK: Final = "work"
-"""The name of the step below a call that does the work."""
 SCHEMA: Final[dict[str, Json]] = {
     "type": "object",
     "properties": {
@@ -215,7 +221,7 @@ class ManagerStep:
     def _delegate(
         self, decisions: _HookDecisions, ctx: StepContext, params: Mapping[str, Json]
     ) -> Json:
-        top = ctx.path.rpartition("/")[0]
+        top = parent_path(ctx.path)
         refused = self._find_refusal(ctx, decisions)
         if refused is not None:
             raise StepError(Failure(refused, "refused"))
@@ -245,14 +251,14 @@ class ManagerStep:
 
     def _find_refusal(self, ctx: StepContext, decisions: _HookDecisions) -> str | None:
         """Why the delegation is refused, given those that were requested before it."""
-        path, _, own = ctx.path.rpartition("/")
+        path, own = split_path(ctx.path)
         accepted: Counter[str] = Counter()
         for call, use in _uses(ctx.run.journal, path):
             worker = use.arguments.get("worker") if isinstance(use.arguments, Mapping) else None
             refused = self._worker_refusal(str(worker), accepted)
             if call == own:
                 return refused
-            if refused is None and _may_be_made(ctx, f"{path}/{call}", use, decisions):
+            if refused is None and _may_be_made(ctx, join_path(path, call), use, decisions):
                 accepted[str(worker)] += 1
         return None
 
@@ -272,7 +278,7 @@ class ManagerStep:
         """The records of completed delegations."""
         made: list[Json] = []
         for call, use in _uses(journal, path):
-            known = journal.step(f"{path}/{call}/{WORK}")
+            known = journal.step(join_path(path, call, WORK))
             if known is not None and isinstance(known.outcome, Succeeded):
                 assert isinstance(use.arguments, Mapping)
                 made.append(
@@ -289,7 +295,7 @@ class ManagerStep:
 def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
     """Yield the requested delegations in order, each with the name of its call."""
     number = 1
-    while (known := journal.step(f"{path}/turn:{number}")) is not None:
+    while (known := journal.step(join_path(path, turn_name(number)))) is not None:
         uses = (
             ModelResponse.of(known.outcome.value).uses
             if isinstance(known.outcome, Succeeded)
@@ -297,7 +303,7 @@ def _uses(journal: Journal, path: str) -> Iterator[tuple[str, ToolRequest]]:
         )
         for place, use in enumerate(uses, 1):
             if use.name == DELEGATE:
-                yield f"turn:{number}.call:{place}", use
+                yield call_name(number, place), use
         number += 1
 
 
@@ -308,7 +314,7 @@ def _may_be_made(ctx: StepContext, path: str, use: ToolRequest, decisions: _Hook
     journal = ctx.run.journal
     match journal.step(path):
         case StepRecord(outcome=Succeeded({"failed": True, "kind": "refused"})):
-            return journal.step(f"{path}/{WORK}") is not None
+            return journal.step(join_path(path, WORK)) is not None
         case None:
             return decisions.of(path, ctx)
     return True

@@ -16,6 +16,7 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
+from plait.engine.paths import ANY_ITEM, item_name, reduce_name, task_map_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.program.on_empty import check_not_empty
@@ -62,7 +63,7 @@ class TaskMap(Composite):
 
     @property
     def name(self) -> str:
-        return f"map:{self._id}"
+        return task_map_name(self._id)
 
     @property
     def fingerprint(self) -> str:
@@ -81,7 +82,7 @@ class TaskMap(Composite):
     def children(self) -> Sequence[Step]:
         return [
             *self._static_items(),
-            *([] if self.map.reduce is None else [self._reduction("reduce:1.1", ())]),
+            *([] if self.map.reduce is None else [self._reduction(reduce_name(1, 1), ())]),
         ]
 
     def _static_items(self) -> list[TaskStep]:
@@ -93,7 +94,7 @@ class TaskMap(Composite):
     def _any_item(self) -> TaskStep:
         filled = self.program.texts.any_item(self.map, self.program.filled)
         return make_task_step(
-            self.program, self.map.task, self.outputs, "item:*", filled=filled, kind="item"
+            self.program, self.map.task, self.outputs, ANY_ITEM, filled=filled, kind="item"
         )
 
     def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
@@ -102,7 +103,7 @@ class TaskMap(Composite):
                 self.program,
                 self.map.task,
                 self.outputs,
-                f"item:{number}",
+                item_name(number),
                 filled=task,
                 kind="item",
             )
@@ -181,7 +182,7 @@ class TaskMap(Composite):
             chunks = list(self._chunks(ctx, outputs, level))
             # A single leftover joins others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
-            steps = [self._reduction(f"reduce:{level}.{n + 1}", chunks[n]) for n in sorted(wanted)]
+            steps = [self._reduction(reduce_name(level, n + 1), chunks[n]) for n in sorted(wanted)]
             outcomes, ctx = perform_tasks(ctx, steps, self.program.spec)
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:

@@ -36,6 +36,7 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.parallel import perform_dependent
+from plait.engine.paths import TASKS, is_unit_name, last_name, task_name
 from plait.engine.perform import StepContext, act
 from plait.engine.replay import changed_steps_error
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, Step
@@ -49,7 +50,6 @@ from plait.program.tasks.task import (
 )
 from plait.program.tasks.text import FilledTasks, TaskTemplates
 from plait.program.tasks.units import (
-    TASKS,
     Outputs,
     Unit,
     make_task_step,
@@ -158,14 +158,10 @@ def _require_known_units(names: set[str], ctx: StepContext) -> None:
     lost = [
         known
         for known in done
-        if (name := known.path.rpartition("/")[2]) not in names and _is_unit(name)
+        if (name := last_name(known.path)) not in names and is_unit_name(name)
     ]
     if lost:
         raise changed_steps_error((known.path, known.title) for known in lost)
-
-
-def _is_unit(name: str) -> bool:
-    return name.partition(":")[0] in ("task", "loop", "map", "manager")
 
 
 # ── units ────────────────────────────────────────────────────────────────
@@ -197,7 +193,7 @@ def _task_unit(program: EnsembleProgram, task: Task) -> Unit:
     id = program.spec.task_id(task)
     return Unit(
         (task,),
-        lambda outputs: make_task_step(program, task, outputs, f"task:{id}"),
+        lambda outputs: make_task_step(program, task, outputs, task_name(id)),
         lambda outcome: {id: make_task_output(id, program.filled.task(task), outcome)},
     )
 

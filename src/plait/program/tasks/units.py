@@ -156,7 +156,3 @@ def _outcome(value: Mapping[str, Json]) -> Outcome:
 
 
 _ENDED: Final = {"failed": "failed", "skipped": "was skipped"}
-
-
-TASKS: Final = "tasks"
-"""The phase that contains the tasks."""

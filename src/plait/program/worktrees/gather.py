@@ -15,6 +15,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.outcome import Succeeded
+from plait.engine.paths import GROUND, is_below, join_path
 from plait.engine.perform import StepContext, act
 from plait.engine.step import FunctionAction, Step
 from plait.program.worktrees.isolation import WorktreesByMap, in_worktree
@@ -77,7 +78,7 @@ def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> Step
     run, facts = ctx.run, _facts(value)
     if map_step.name not in run.shared(WorktreesByMap):  # the map was replayed
         require_worktrees(ctx).open(
-            RepositoryState(**result_mapping(run.journal.step(f"{map_step.name}/ground")))
+            RepositoryState(**result_mapping(run.journal.step(join_path(map_step.name, GROUND))))
         )
     source = str(facts["source"])
     merge = run.journal.step("merge")
@@ -142,7 +143,7 @@ def _has_begun(ctx: StepContext, path: str) -> bool:
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
     ended = any(known.number > ctx.replay_after for known in journal.steps_in(path))
-    return ended or any(begun.startswith(f"{path}/") for begun in journal.find_unfinished())
+    return ended or any(is_below(begun, path) for begun in journal.find_unfinished())
 
 
 def close_gather_worktree(ctx: StepContext) -> None:

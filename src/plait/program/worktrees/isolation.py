@@ -29,6 +29,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
+from plait.engine.paths import GROUND, MERGE, WORKTREE, join_path
 from plait.engine.perform import StepContext, act, perform
 from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.program.worktrees.merge import (
@@ -88,17 +89,17 @@ class Isolation:
 
     def item_steps(self, each: str) -> tuple[Step, ...]:
         """The extra steps of each item."""
-        own = _step_description("worktree", "the item's worktree", self.fingerprint)
+        own = _step_description(WORKTREE, "the item's worktree", self.fingerprint)
         return (
             own,
-            _step_description("merge", "merge the work of the item", f"{self.fingerprint}{each}"),
+            _step_description(MERGE, "merge the work of the item", f"{self.fingerprint}{each}"),
         )
 
     @property
     def map_steps(self) -> tuple[Step, ...]:
         """The extra steps of the map."""
         return (
-            (_step_description("merge", "merge the work of all items", self.fingerprint),)
+            (_step_description(MERGE, "merge the work of all items", self.fingerprint),)
             if self.collects
             else ()
         )
@@ -261,7 +262,7 @@ class ItemWorktrees:
         self.queue.work_again(ctx.order, ctx.run)
         again = ctx.attempt > 1 or ctx.run.replay.is_retried(ctx.path)
         step = LeafStep(
-            "worktree",
+            WORKTREE,
             ISOLATION,
             "the item's worktree",
             self.isolation.fingerprint,
@@ -283,7 +284,7 @@ class ItemWorktrees:
     def _invalidate_earlier(self, ctx: StepContext) -> None:
         """Invalidate what was done in an earlier worktree."""
         journal, path = ctx.run.journal, ctx.path
-        recorded = journal.last_result(f"{path}/worktree")
+        recorded = journal.last_result(join_path(path, WORKTREE))
         if (
             recorded is not None
             and (earlier := _worktree_from_outcome(recorded.outcome)) is not None
@@ -444,7 +445,7 @@ class ItemWorktrees:
             return ""
         journal, last = self._ctx.run.journal, ""
         for item in journal.steps_in(self._ctx.path):
-            merged = result_mapping(journal.step(f"{item.path}/merge"))
+            merged = result_mapping(journal.step(join_path(item.path, MERGE)))
             last = str(merged["new"]) if "new" in merged else last
         return last
 
@@ -469,7 +470,7 @@ class ItemWorktrees:
                 }
             }
         step = merge_all_step(self, tip)
-        path = f"{self._ctx.path}/{step.name}"
+        path = join_path(self._ctx.path, step.name)
         if result_mapping(self._ctx.run.journal.step(path)).get("head") not in (None, tip):
             self._ctx.run.events.emit(StepInvalidated(path, "more was merged since"))
         merged = require_success(self._ctx.perform(step))
@@ -502,7 +503,7 @@ class ItemWorktrees:
         journal = self._ctx.run.journal
         needed = set()
         for item in journal.steps_in(self._ctx.path):
-            worktree = _worktree_from_record(journal.last_result(f"{item.path}/worktree"))
+            worktree = _worktree_from_record(journal.last_result(join_path(item.path, WORKTREE)))
             facts = result_mapping(item).get("isolation")
             kept = not isinstance(facts, dict) or facts.get("kept")
             if worktree is not None and kept:
@@ -580,7 +581,7 @@ def _ground_step(isolation: Isolation) -> Step:
         return found.record()
 
     return LeafStep(
-        "ground", ISOLATION, "the repository", isolation.fingerprint, FunctionAction(inspect)
+        GROUND, ISOLATION, "the repository", isolation.fingerprint, FunctionAction(inspect)
     )
 
 

@@ -19,6 +19,7 @@ from plait.core.values import Json
 from plait.engine.events import StepInvalidated
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failure, StepError, Succeeded, require_success
+from plait.engine.paths import INTENT, MERGE, join_path
 from plait.engine.perform import StepContext, perform
 from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.program.worktrees.ports import (
@@ -39,9 +40,6 @@ MOST_MOVES: Final = 20
 BRANCHES: Final = "refs/heads/"
 ISOLATION: Final = "isolation"
 """The kind of the steps around an item with a worktree."""
-
-
-INTENT: Final = "intent"
 
 
 def _intent_step(value: dict[str, Json]) -> Step:
@@ -98,7 +96,7 @@ def merge_all_step(worktrees: ItemWorktrees, head: str) -> Step:
 
 def _merge_step(title: str, fingerprint: str, merge: Callable[[StepContext], Json]) -> Step:
     return LeafStep(
-        "merge",
+        MERGE,
         ISOLATION,
         title,
         fingerprint,
@@ -131,7 +129,7 @@ def _merge_commit(
     branch belongs to the run.
     """
     git, is_users = require_worktrees(ctx), tree_failure is not None
-    recorded = result_mapping(ctx.run.journal.step(f"{ctx.path}/intent"))
+    recorded = result_mapping(ctx.run.journal.step(join_path(ctx.path, INTENT)))
     if recorded.get("head") == head and _has_happened(ctx, recorded):
         if is_users and git.tip(target) == recorded["new"]:
             with git.lock_tree(target, mark=ctx.run.id) as tree:
@@ -192,10 +190,12 @@ def _is_moved(ctx: StepContext, intent: dict[str, Json]) -> bool:
     except PlaitError:
         if git.tip(target) == new:
             return True
-        ctx.run.events.emit(StepInvalidated(f"{ctx.path}/intent", "the branch could not be moved"))
+        ctx.run.events.emit(
+            StepInvalidated(join_path(ctx.path, INTENT), "the branch could not be moved")
+        )
         raise
     ctx.run.events.emit(
-        StepInvalidated(f"{ctx.path}/intent", "the branch was moved by another process")
+        StepInvalidated(join_path(ctx.path, INTENT), "the branch was moved by another process")
     )
     return False
 

@@ -9,7 +9,7 @@ from plait.core import documents
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
 from plait.engine.outcome import Failed
-from plait.program.graph.walk import NODES
+from plait.engine.paths import NODES
 from plait.views.diagram.model import (
     PHASES,
     Diagram,

@@ -20,6 +20,16 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import json_text
 from plait.engine.events import StepFinished
 from plait.engine.outcome import Failed, Outcome, Succeeded
+from plait.engine.paths import (
+    MANAGER,
+    TASKS,
+    is_below,
+    is_call_name,
+    last_name,
+    name_key,
+    split_name,
+    split_path,
+)
 from plait.lang.languages import language_by_shape
 from plait.program.graph.walk import node_name
 from plait.schema import ACTION_FIELDS
@@ -250,9 +260,6 @@ def _map_arrows(node: nodes.Node) -> Iterator[DiagramEdge]:
             yield DiagramEdge(task, reduce)
 
 
-MANAGER: Final = "manager"
-
-
 def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
     """A manager, and the workers to whom it may delegate."""
     agents = dict(_entries(document, "agents"))
@@ -344,7 +351,7 @@ def task_visits(journal: Journal) -> list[Visit]:
     ended: dict[str, Visit] = {}
     for stamped in journal.events():
         match stamped.event:
-            case StepFinished(path=path, title=title, outcome=outcome) if path.startswith("tasks/"):
+            case StepFinished(path=path, title=title, outcome=outcome) if is_below(path, TASKS):
                 if (name := _task_at(path, title)) is not None:
                     ended[path] = (name, isinstance(outcome, Failed))
     return list(ended.values())
@@ -352,25 +359,24 @@ def task_visits(journal: Journal) -> list[Visit]:
 
 def _task_at(path: str, title: str) -> str | None:
     """The node of a step of an ensemble, if it has one."""
-    above, _, name = path.rpartition("/")
-    kind, _, key = name.partition(":")
-    match kind:
-        case "task":
+    above, name = split_path(path)
+    match split_name(name):
+        case "task", key:
             return key
-        case "item":
-            return above.rpartition("/")[2].partition(":")[2]
-        case "reduce":
+        case "item", _:
+            return name_key(last_name(above))
+        case "reduce", _:
             return title
-        case "work" if ".call:" in above:
+        case "work", _ if is_call_name(last_name(above)):
             return title
-        case "manager" if above == "tasks":
+        case "manager", _ if above == TASKS:
             return MANAGER
     return None
 
 
 def graph_visits(journal: Journal, part: str) -> list[Visit]:
     """The visits of a graph, or the steps of a workflow, in their order."""
-    found = [known for known in journal.steps_in(part) if ":" not in known.path.rpartition("/")[2]]
+    found = [known for known in journal.steps_in(part) if ":" not in last_name(known.path)]
     return [
         (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome))
         for known in found
