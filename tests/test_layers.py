@@ -248,7 +248,7 @@ BAD = [
     ("engine/perform.py",            "from plait.program import map",                       "engine/perform.py may not import program"),
     ("agents/session.py",            "if TYPE_CHECKING:\n  from plait.program import map",  "agents/session.py may not import program"),
     ("program/actions/shell.py",     "from plait.adapters.process.process import start",    "program/actions/shell.py may not import adapters"),
-    ("program/workflow.py",          "from ..lang import names",                            "program/workflow.py may not import lang"),
+    ("program/phases.py",            "from ..lang import names",                            "program/phases.py may not import lang"),
     ("lang/workflow/read.py",        "import importlib; importlib.import_module('plait.adapters.store.journal')", "lang/workflow/read.py may not import adapters"),
     ("lang/workflow/read.py",        "__import__('plait.app.api')",                         "lang/workflow/read.py may not import app"),
     ("lang/workflow/read.py",        "import plait",                                        "lang/workflow/read.py may not import app"),

@@ -82,7 +82,8 @@ def told_by(place: Place, text: str) -> Told:
     condition: Expression = told  # type: ignore[assignment]  # all that a hook asks of it
     hooks = tuple(Hook(event, event, verb="abort", condition=condition) for event in HOOK_EVENTS)
     loaded = load_file(str(path), project=str(place.root), environ=os.environ)
-    run_program(replace(loaded, hooks=hooks), {}, project=str(place.root))
+    loaded = replace(loaded, program=replace(loaded.program, hooks=hooks))
+    run_program(loaded, {}, project=str(place.root))
     return told
 
 

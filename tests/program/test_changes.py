@@ -17,7 +17,8 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from plait.program.action_step import FailureHandler
 from plait.program.changes import CHANGES, ChangeTracker
-from plait.program.workflow import WorkflowProgram
+from plait.program.phases import Phases
+from plait.program.program import Program
 from program.fakes import Acting, FakeHands, new_run, saying, step, steps, turn_of
 from program.git_hand import GitHands, git, new_repository
 
@@ -343,9 +344,7 @@ def writing(folder: Path, **files: str) -> Acting:
     return Acting(write)
 
 
-def ran(
-    flow: WorkflowProgram, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None
-) -> Json:
+def ran(flow: Program, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None) -> Json:
     run = new_run(GitHands(), journal, folder=str(tmp_path / "run"))
     try:
         value = flow.run(turn_of(run, directory=str(folder)))
@@ -354,15 +353,18 @@ def ran(
     return value["output"]
 
 
+def workflow(*, tracks: frozenset[str], **phases: Any) -> Program:
+    return Program("workflow", "w", Phases(**phases), tracks=tracks)
+
+
 ALL = frozenset({"step", "workflow", "git"})
 
 
 def test_a_step_sees_what_the_one_before_it_changed_and_what_the_run_did(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     said = "${step.files_added:json} ${step.name:-} ${workflow.files_changed:json} ${workflow.name:-none} ${git.branch}"
-    flow = WorkflowProgram(
-        "w",
-        steps(
+    flow = workflow(
+        steps=steps(
             step("one", writing(repository, b="1\n")),
             step("two", writing(repository, c="1\n")),
             step("three", saying(said), facts={"name": "three"}),
@@ -376,9 +378,8 @@ def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     said = "${step.files_added:json} ${step.commit_count} ${step.insertions}"
     for flow in (
-        WorkflowProgram("w", steps(step("one", saying(said))), tracks=ALL),
-        WorkflowProgram(
-            "w",
+        workflow(steps=steps(step("one", saying(said))), tracks=ALL),
+        workflow(
             setup=steps(step("one", saying("x"))),
             reduce=steps(step("two", saying(said))),
             tracks=ALL,
@@ -389,8 +390,7 @@ def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
 
 def test_each_merge_step_knows_what_those_before_it_added(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
-    flow = WorkflowProgram(
-        "w",
+    flow = workflow(
         merge=steps(
             step("one", writing(repository, b="1\n")),
             step("two", saying("${merge.file_list} ${merge.file_count}")),
@@ -408,9 +408,8 @@ def test_handlers_see_what_the_step_itself_changed_also_if_it_failed(tmp_path: P
         raise StepError(Failure("broken", "exit", 1))
 
     mend = step("mend", saying("${step.files_added:json} ${error.message}"), capture="seen")
-    flow = WorkflowProgram(
-        "w",
-        steps(
+    flow = workflow(
+        steps=steps(
             step(
                 "one",
                 Acting(write_and_fail),
@@ -432,8 +431,9 @@ def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_
             raise StepError(Failure("not yet"))
         return saying("${step.files_added:json} ${workflow.files_added:json}").answers(turn)
 
-    flow = WorkflowProgram(
-        "w", steps(step("one", writing(repository, b="1\n")), step("two", Acting(last))), tracks=ALL
+    flow = workflow(
+        steps=steps(step("one", writing(repository, b="1\n")), step("two", Acting(last))),
+        tracks=ALL,
     )
     journal = MemoryJournal()
     with pytest.raises(StepError):
@@ -446,7 +446,7 @@ def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_
 def test_a_flow_that_does_not_ask_starts_no_git(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     run = new_run(FakeHands(), folder=str(tmp_path / "run"))
-    flow = WorkflowProgram("w", steps(step("one", writing(repository, b="1\n"))))
+    flow = workflow(steps=steps(step("one", writing(repository, b="1\n"))), tracks=frozenset())
     assert flow.run(turn_of(run, directory=str(repository)))["output"] == "written"
     run.events.close()
     assert not (tmp_path / "run").exists()

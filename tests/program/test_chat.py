@@ -32,7 +32,7 @@ def heard(ask: ModelRequest) -> list[tuple[str, str]]:
 
 def chatted(run: RunContext, listen: ReadUserInput, first: AgentStep = FIRST) -> Json:
     try:
-        return Chat("review", first, listen).run(turn_of(run))
+        return Chat(first, listen).run(turn_of(run))
     finally:
         run.events.close()
 

@@ -27,7 +27,7 @@ from plait.program.actions.shell import ShellAction
 from plait.program.capture import OutputPart
 from plait.program.changes import ChangeCheck
 from plait.program.graph.calls import NodeCall
-from plait.program.graph.walk import GraphProgram, NodeSpec
+from plait.program.graph.walk import GraphSpec, GraphStep, NodeSpec
 from plait.program.map import ForeachAction, Map
 from plait.program.ports import FileReader, Files, Http, Processes, Results, Tools
 from plait.program.step_list import BlockAction, step_list
@@ -82,7 +82,7 @@ def in_hook(new: Forgetful) -> Callable[[RunContext], Any]:
 
 def in_graph(new: Forgetful) -> Callable[[RunContext], Any]:
     node = NodeSpec("a", "tool", "f", call=NodeCall("team/new"))
-    graph = GraphProgram("g", "a", {"a": node})
+    graph = GraphStep(GraphSpec("g", "a", {"a": node}))
 
     def performs(run: RunContext) -> Any:
         run = replace(
@@ -91,7 +91,7 @@ def in_graph(new: Forgetful) -> Callable[[RunContext], Any]:
                 FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
             ),
         )
-        return act(graph, turn_of(run))
+        return performed(graph, run)
 
     return performs
 
@@ -100,6 +100,7 @@ def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
     from plait.program.tasks.model import EnsembleSpec, Task
     from plait.program.tasks.task_graph import compile_ensemble
     from plait.program.tasks.text import TaskTemplates
+    from plait.program.tasks.units import FilledEnsemble
 
     def handler(*_: Any) -> str:
         new.acts.append("handler")
@@ -107,7 +108,8 @@ def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
 
     tasks = (Task("do it", handler=handler), Task("and this", tool="team/new"))
     spec = EnsembleSpec("e", tasks, ids={id(task): f"t{at}" for at, task in enumerate(tasks)})
-    program = compile_ensemble(spec, TaskTemplates(spec, {}), {})
+    texts = TaskTemplates(spec, {})
+    program = compile_ensemble(FilledEnsemble(spec, texts, texts.fill_all({})))
 
     def performs(run: RunContext) -> Any:
         run = replace(

@@ -39,8 +39,8 @@ from plait.program.map import (
     item_results,
     item_title,
 )
+from plait.program.phases import Phases
 from plait.program.ports import ItemCounts
-from plait.program.workflow import WorkflowProgram
 from program.fakes import (
     Acting,
     failure_of,
@@ -259,8 +259,7 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
 
 def test_reduce_sees_what_became_of_the_items() -> None:
     said = "${map.successful}/${map.total} ${map.failed} ${map.success_rate} ${map.outputs:json} ${map.results[1].error}"
-    flow = WorkflowProgram(
-        "w",
+    flow = Phases(
         map=map_of([1, 2, 3, 4], picky(2)),
         reduce=steps(step("r", saying(said)), name="reduce"),
     )

@@ -615,7 +615,7 @@ def timed_life(
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
     names: Json = {"run": {"id": "r"}}
-    hooks = HookRunner(loaded.hooks, call=make_tool_call, names=names, budget=budget)
+    hooks = HookRunner(loaded.program.hooks, call=make_tool_call, names=names, budget=budget)
     run = new_run(hands, journal.reopen(), folder=str(top), hooks=hooks)
     return performed(loaded, run)
 

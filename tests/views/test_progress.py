@@ -40,8 +40,8 @@ from plait.engine.outcome import (
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
 from plait.program.map import Map
+from plait.program.phases import Phases
 from plait.program.step_list import step_list
-from plait.program.workflow import WorkflowProgram
 from plait.scope import Scope
 from plait.views.format import describe_failure
 from plait.views.parts import MOST_KEPT, FailedStep, NoteRow, Row
@@ -653,13 +653,11 @@ def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
             "f",
             "p",
             not journal.is_fresh(),
-            WorkflowProgram("fix", map=map_step).phases,
+            Phases(map=map_step).phases,
         )
     )
     try:
-        WorkflowProgram("fix", map=map_step, map_lists=frozenset()).run(
-            StepContext(run, "", Scope({}))
-        )
+        Phases(map=map_step, map_lists=frozenset()).run(StepContext(run, "", Scope({})))
         run.events.emit(RunEnded("done"))
     except Interrupted:
         run.events.emit(RunEnded("interrupted"))

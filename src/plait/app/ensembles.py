@@ -42,14 +42,16 @@ from plait.program.tasks.model import (
     to_limits,
 )
 from plait.program.tasks.task import make_task_output
-from plait.program.tasks.task_graph import EnsembleProgram, compile_ensemble
+from plait.program.tasks.task_graph import compile_ensemble
 from plait.program.tasks.text import TaskTemplates
+from plait.program.tasks.units import FilledEnsemble
 
 if TYPE_CHECKING:
     from plait.app.runs import FlowResult
     from plait.engine.hook_events import Hook
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.lang.loaded import LoadedFlow
+    from plait.program.program import Program
 
 _PLAIN: Final = frozenset({str, int, bool, type(None), Secret})
 """Types that need no further check to be data."""
@@ -175,10 +177,11 @@ class Ensemble:
                     "only a run of a project can be resumed", fix=fix, code="no-project"
                 )
             given = {**program_inputs(resume, where), **given}
-        program = self._program(given)
+        ensemble = self._fill(given)
+        program = compile_ensemble(ensemble, limits=to_limits(self.limits), hooks=self._hooks)
         try:
             result, events = run_program(
-                _make_flow(program, given, where or os.getcwd()),
+                _make_flow(program, ensemble, where or os.getcwd()),
                 given,
                 project=where,
                 resume=resume,
@@ -186,8 +189,8 @@ class Ensemble:
                 observers=RunObservers(watchers=() if watch is None else (watch,)),
             )
         except InputError as error:
-            raise _in_python(error, program.spec) from None
-        output = _output(program, result, events, kept=where is not None)
+            raise _in_python(error, ensemble.spec) from None
+        output = _output(ensemble, result, events, kept=where is not None)
         if result.status == "done":
             return output
         raise _error(result, output)
@@ -212,8 +215,8 @@ class Ensemble:
         named = self.project if project is None else project
         return nearest_project(os.getcwd()) if named is None else project_root(named)
 
-    def _program(self, given: Mapping[str, Json]) -> EnsembleProgram:
-        """Make the program, with new providers: a list of answers starts again in each run."""
+    def _fill(self, given: Mapping[str, Json]) -> FilledEnsemble:
+        """Fill all texts, with new providers: a list of answers starts again in each run."""
         made: dict[int, Provider] = {}
         spec = self._spec
         agents = [task.agent for task in spec.tasks if task.agent is not None]
@@ -225,14 +228,7 @@ class Ensemble:
         own = _provider(self.provider, made)
         if own is not None:
             spec = replace(spec, provider=own)
-        return compile_ensemble(
-            spec,
-            self._texts,
-            given,
-            limits=to_limits(self.limits),
-            hooks=self._hooks,
-            providers=asked,
-        )
+        return FilledEnsemble(spec, self._texts, self._texts.fill_all(given, asked))
 
 
 def _in_python(error: InputError, spec: EnsembleSpec) -> PlaitError:
@@ -351,7 +347,7 @@ def _provider(given: object, made: dict[int, Provider]) -> Provider | None:
     return made[id(given)]
 
 
-def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str) -> LoadedFlow:
+def _make_flow(program: Program, ensemble: FilledEnsemble, project: str) -> LoadedFlow:
     """Return the flow with the hooks of user and project; TrustError if they may not run."""
     from plait.app.hooks import add_space_hooks
     from plait.lang.hooks import hook_tools
@@ -363,13 +359,10 @@ def _make_flow(program: EnsembleProgram, given: Mapping[str, Json], project: str
         program,
         os.path.abspath(path) if path else "<python>",
         project,
-        given,
+        ensemble.filled.inputs,
         {},
-        tool_uses={**hook_tools(program.hooks), **dict(_uses(program.spec))},
-        calls=tuple(_calls(program.spec)),
-        kind="ensemble",
-        limits=program.limits,
-        hooks=program.hooks,
+        tool_uses={**hook_tools(program.hooks), **dict(_uses(ensemble.spec))},
+        calls=tuple(_calls(ensemble.spec)),
         environ=os.environ,
     )
     return add_space_hooks(loaded, project, None, running=True)
@@ -402,9 +395,9 @@ def _uses(spec: EnsembleSpec) -> Iterator[tuple[str, Span]]:
 
 
 def _output(
-    program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord], *, kept: bool
+    ensemble: FilledEnsemble, result: FlowResult, events: Sequence[EventRecord], *, kept: bool
 ) -> EnsembleOutput:
-    outputs = tuple(_outputs(program, result, events))
+    outputs = tuple(_outputs(ensemble, result, events))
     done = [one for one in outputs if one.status == "done"]
     whole = [
         one.event
@@ -418,21 +411,23 @@ def _output(
         sum(event.duration for event in whole if not event.replayed),
         result.run if kept else None,
         result.status,
-        make_trace(program, result, events),
-        program.spec.ids,
+        make_trace(ensemble, result, events),
+        ensemble.spec.ids,
     )
 
 
 def _outputs(
-    program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord]
+    ensemble: FilledEnsemble, result: FlowResult, events: Sequence[EventRecord]
 ) -> Iterator[TaskOutput]:
     value = result.value if result.failure is None else result.failure.output
     tasks_value = value.get("tasks") if isinstance(value, Mapping) else None
     values: Mapping[str, Json] = (
         tasks_value if isinstance(tasks_value, Mapping) else _outputs_from_events(events)
     )
-    tasks = {program.spec.task_id(task): program.filled.task(task) for task in program.spec.tasks}
-    order = [*tasks] if program.spec.strategy != "hierarchical" else [*values]
+    tasks = {
+        ensemble.spec.task_id(task): ensemble.filled.task(task) for task in ensemble.spec.tasks
+    }
+    order = [*tasks] if ensemble.spec.strategy != "hierarchical" else [*values]
     for name in order:
         if name in values:
             labels = values[name].get("name"), values[name].get("description")
@@ -503,20 +498,20 @@ def _error(result: FlowResult, output: EnsembleOutput) -> PlaitError:
 
 
 def make_trace(
-    program: EnsembleProgram, result: FlowResult, events: Sequence[EventRecord]
+    ensemble: FilledEnsemble, result: FlowResult, events: Sequence[EventRecord]
 ) -> dict[str, Json]:
     """Return all events of the journal as data, masked as they are there."""
     starts = [one for one in events if isinstance(one.event, RunStarted)]
     failure = result.failure
     return {
         "run": result.run,
-        "ensemble": program.name,
-        "workflow": program.spec.strategy,
+        "ensemble": ensemble.spec.name,
+        "workflow": ensemble.spec.strategy,
         "status": result.status,
         "started": starts[0].at if starts else None,
         "ended": events[-1].at if events else None,
         "lives": len(starts),
-        "inputs": {name: _display_value(value) for name, value in program.filled.inputs.items()},
+        "inputs": {name: _display_value(value) for name, value in ensemble.filled.inputs.items()},
         "failure": None if failure is None else {"kind": failure.kind, "message": failure.message},
         "steps": [_step_trace(one) for one in events if isinstance(one.event, StepFinished)],
         "notes": [one.event.message for one in events if hasattr(one.event, "message")],

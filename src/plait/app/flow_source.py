@@ -170,7 +170,7 @@ class FlowSource:
         """Return the facts that say which flow a run is of."""
         return {
             "tool": self.tool,
-            "kind": loaded.kind,
+            "kind": loaded.program.kind,
             "flow": loaded.program.name,
             "file": self.path,
             "project": self.project,

@@ -49,7 +49,8 @@ def add_space_hooks(
 
     hooks = _of_spaces(project, ask, running=running)
     uses = {**hook_tools(hooks), **loaded.tool_uses}
-    return replace(loaded, hooks=(*hooks, *loaded.hooks), tool_uses=uses)
+    program = replace(loaded.program, hooks=(*hooks, *loaded.program.hooks))
+    return replace(loaded, program=program, tool_uses=uses)
 
 
 def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Hook, ...]:
@@ -78,8 +79,9 @@ def build_hooks(
     from plait.engine.budgets import Budgets
     from plait.engine.limits import Budget
 
-    total, limited = Budget(_limits_around(loaded)), bool(loaded.limits.record())
-    is_watched = limited or bool(loaded.hooks)
+    program = loaded.program
+    total, limited = Budget(_limits_around(program)), bool(program.limits.record())
+    is_watched = limited or bool(program.hooks)
     budgets = Budgets(journal, total, first_event=replay.first_event, has_hooks=is_watched)
     if not is_watched:
         return NO_HOOKS, budgets
@@ -92,47 +94,29 @@ def build_hooks(
         # Counted before the first step: parallel steps may use some of it before others replay.
         total.add_earlier(**budgets.earlier.inside(""))
     names = _names(loaded, run_id)
-    return HookRunner(loaded.hooks, call=make_tool_call, names=names, budget=total), budgets
+    return HookRunner(program.hooks, call=make_tool_call, names=names, budget=total), budgets
 
 
-def _limits_around(loaded: LoadedFlow) -> Limits:
+def _limits_around(program: Program) -> Limits:
     """Return the limits of a run; those of a directive are its agent's, and bound hooks, too."""
-    if not loaded.hooks or loaded.kind != "directive":
-        return loaded.limits
-    own = _flow_limits(loaded)
+    if not program.hooks or program.directive is None:
+        return program.limits
+    own = program.directive.limits
     # Only what hooks use: seconds and depth start with the agent, and hook steps are not counted.
-    return replace(loaded.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
-
-
-def _flow_limits(loaded: LoadedFlow) -> Limits:
-    """Return the limits that a file sets, for the run or for its agent."""
-    if loaded.kind != "directive":
-        return loaded.limits
-    from plait.program.program import DirectiveProgram
-
-    assert isinstance(loaded.program, DirectiveProgram), "its kind says so"
-    return loaded.program.limits
+    return replace(program.limits, turns=own.turns, tokens=own.tokens, spend=own.spend)
 
 
 def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
     """Return the hook variables of a flow."""
-    asks = loaded.kind in ("directive", "chat")
+    program, directive = loaded.program, loaded.program.directive
+    limits = program.limits if directive is None else directive.limits
     return {
-        "run": {"id": run, "flow": loaded.program.name, "file": loaded.path},
+        "run": {"id": run, "flow": program.name, "file": loaded.path},
         "inputs": dict(loaded.parameters),
-        "limits": _flow_limits(loaded).record(),
-        "directive": loaded.program.name if asks else None,
-        "model": _directive_model(loaded) if asks else None,
+        "limits": limits.record(),
+        "directive": None if directive is None else program.name,
+        "model": None if directive is None else directive.agent.model,
     }
-
-
-def _directive_model(loaded: LoadedFlow) -> str | None:
-    """Return the model that a directive names, in a run and in a chat."""
-    from plait.agents.session import AgentStep
-
-    return next(
-        (step.model for step in loaded.program.children if isinstance(step, AgentStep)), None
-    )
 
 
 def fire_run_started(program: Program, ctx: StepContext) -> Json:
@@ -188,7 +172,7 @@ def _error(failure: Failure) -> dict[str, Json]:
 
 def make_subflow(loaded: LoadedFlow) -> Subflow:
     """A flow that is called like a tool, with its hooks, its secrets and its timeout."""
-    is_special = loaded.hooks or loaded.timeout is not None or loaded.secret_texts()
+    is_special = loaded.program.hooks or loaded.timeout is not None or loaded.secret_texts()
     return _Called(loaded) if is_special else loaded.program
 
 
@@ -215,7 +199,7 @@ class _Called:
 
     def _with_hooks(self, ctx: StepContext) -> Json:
         loaded = self.loaded
-        if not loaded.hooks:
+        if not loaded.program.hooks:
             return act(loaded.program, ctx)
         ctx = _with_hooks_of(loaded, ctx)
         try:
@@ -242,5 +226,5 @@ def _with_hooks_of(loaded: LoadedFlow, ctx: StepContext) -> StepContext:
     from plait.program.actions.tool import make_tool_call
 
     names = _names(loaded, ctx.run.id)
-    own = HookRunner(loaded.hooks, call=make_tool_call, names=names, around=ctx.run.hooks)
+    own = HookRunner(loaded.program.hooks, call=make_tool_call, names=names, around=ctx.run.hooks)
     return replace(ctx, run=replace(ctx.run, hooks=own))

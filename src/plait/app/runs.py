@@ -474,10 +474,8 @@ def directive_prompt(
     path: str, options: Options | None = None, *, project: str | None = None
 ) -> FilledDirective:
     """Return the prompt of a directive with its inputs filled; nothing is sent."""
-    from plait.program.program import DirectiveProgram
-
-    program = find_flow(path, options or Options(), project).load().program
-    if not isinstance(program, DirectiveProgram):
+    directive = find_flow(path, options or Options(), project).load().program.directive
+    if directive is None:
         fix = "name a directive, or show what a run would do: --dry-run"
         raise InputError("this flow has no prompt of its own", path, fix, code="no-prompt")
-    return program.prompt
+    return directive.prompt

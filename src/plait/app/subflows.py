@@ -123,11 +123,11 @@ def find_code_params(tools: Toolbox, tool_id: str) -> CodeParams | None:
 
 def code_problems(tools: Toolbox, loaded: LoadedFlow) -> list[Problem]:
     """Yield every value of a flow that would become code of a tool."""
-    if not (loaded.calls or loaded.hooks):
+    if not (loaded.calls or loaded.program.hooks):
         return []
     from plait.lang.analysis.tool_calls import calls_of_hooks, code_findings
 
-    calls = (*loaded.calls, *calls_of_hooks(loaded.hooks))
+    calls = (*loaded.calls, *calls_of_hooks(loaded.program.hooks))
     found = code_findings(calls, lambda tool_id: find_code_params(tools, tool_id))
     return [finding.problem for finding in dict.fromkeys(found) if finding.severity == "error"]
 

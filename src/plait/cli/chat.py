@@ -105,22 +105,26 @@ class ChatTerminal:
         from plait.app.flow_source import CHAT
         from plait.engine.limits import Limits
         from plait.program.chat import Chat
-        from plait.program.program import DirectiveProgram
 
-        program = loaded.program
-        if not isinstance(program, DirectiveProgram):
+        directive = loaded.program.directive
+        if directive is None:
             fix = "name a Markdown file, or run this one: plait run"
             raise InputError(
                 "only a directive can be talked with", loaded.path, fix, code="no-directive"
             )
-        limits, consent = program.limits, self.consent if self.is_there else None
-        turns = program.session.limits.turns if limits.turns is None else None
+        limits, consent = directive.limits, self.consent if self.is_there else None
+        turns = directive.agent.limits.turns if limits.turns is None else None
         of_each = Limits(turns=turns, seconds=limits.seconds, depth=limits.depth)
-        first = replace(program.session, consent=consent, limits=of_each)
+        first = replace(directive.agent, consent=consent, limits=of_each)
         whole = replace(limits, seconds=None, depth=None)
-        return replace(
-            loaded, program=Chat(program.name, first, self.listen), limits=whole, kind=CHAT
+        chat = replace(
+            loaded.program,
+            kind=CHAT,
+            body=Chat(first, self.listen),
+            limits=whole,
+            directive=replace(directive, agent=first, limits=whole),
         )
+        return replace(loaded, program=chat)
 
     def listen(self, failure: Failure | None) -> str | None:
         """What the person says next, after an answer or a failure; None ends the chat."""

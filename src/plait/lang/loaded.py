@@ -11,8 +11,6 @@ from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.engine.hook_events import Hook
-from plait.engine.limits import NO_LIMITS, Limits
 from plait.lang.environment import NO_ENVIRONMENT, FlowEnvironment, secret_texts
 from plait.lang.findings import Finding
 from plait.lang.parameters import Parameter
@@ -23,9 +21,7 @@ from plait.scope.frames import GIVEN
 if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
     from plait.lang.flow_text import FlowText
-    from plait.program.graph.walk import GraphProgram
     from plait.program.program import Program
-    from plait.program.tasks.task_graph import EnsembleProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +68,6 @@ class LoadedFlow:
     warnings: tuple[Finding, ...] = ()
     strict: bool = False
     timeout: float | None = None
-    kind: str = "workflow"
-    """workflow, graph, directive or ensemble; or chat, an interactive directive.
-    """
-    limits: Limits = NO_LIMITS
-    hooks: tuple[Hook, ...] = ()
-    """The hooks of its file; `app` adds those of the user and of the project."""
     durability: str = "normal"
     backend: str = "local"
     shared: bool = False
@@ -145,9 +135,8 @@ class ReadFile(Protocol):
 
 
 def make_flow(
-    kind: str,
     file: ReadFile,
-    program: GraphProgram | EnsembleProgram,
+    program: Program,
     values: Mapping[str, Json],
     options: LoadOptions,
 ) -> LoadedFlow:
@@ -163,8 +152,5 @@ def make_flow(
         warnings=file.warnings,
         strict=options.is_strict,
         timeout=file.timeout,
-        kind=kind,
-        limits=program.limits,
-        hooks=program.hooks,
         environ=options.environ,
     )

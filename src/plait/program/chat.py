@@ -34,7 +34,6 @@ ReadUserInput = Callable[[Failure | None], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    name: str
     first: AgentStep
     listen: ReadUserInput
 

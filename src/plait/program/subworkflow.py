@@ -21,7 +21,7 @@ from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.sinks import is_own_text, render_json_value
 
 if TYPE_CHECKING:
-    from plait.program.workflow import WorkflowProgram
+    from plait.program.phases import Phases
     from plait.scope import Scope
     from plait.template.template import Template
 
@@ -47,7 +47,8 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Subworkflow(Composite):
-    program: WorkflowProgram
+    name: str
+    phases: Phases
     path: str
     params: Template | None
     each: Mapping[str, Template]
@@ -66,7 +67,7 @@ class Subworkflow(Composite):
 
     @property
     def children(self) -> Sequence[Step]:
-        return self.program.children
+        return self.phases.children
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
@@ -75,7 +76,7 @@ class Subworkflow(Composite):
         outer = ctx.scope.names.get("workflow")
         facts = {
             **(outer if isinstance(outer, Mapping) else {}),
-            "name": self.program.name,
+            "name": self.name,
             "path": self.path,
         }
         scope = ctx.scope.frame("workflow", workflow={"workflow": facts})
@@ -116,9 +117,9 @@ class Subworkflow(Composite):
 
     def _run_in_time(self, ctx: StepContext) -> Json:
         if self.timeout is None:
-            return act(self.program, ctx)
+            return act(self.phases, ctx)
         try:
-            return act(self.program, ctx.with_deadline(self.timeout))
+            return act(self.phases, ctx.with_deadline(self.timeout))
         except DeadlineExceeded:
             if ctx.is_expired():
                 raise

@@ -20,7 +20,7 @@ from plait.engine.limits import Limits
 from plait.engine.outcome import StepError
 from plait.lang.directive.read import Directive, read_flow
 from plait.lang.flow_text import FlowText
-from plait.program.program import DirectiveProgram, FilledDirective
+from plait.program.program import FilledDirective
 from plait.schema.reference import render_reference
 from program.fakes import new_run, turn_of
 
@@ -449,9 +449,9 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
     file = tmp_path / "d.md"
     file.write_text("Say hello.")
     loaded = load_file(str(file))
-    assert isinstance(loaded.program, DirectiveProgram)
+    assert loaded.program.directive is not None
     assert (
-        loaded.kind,
+        loaded.program.kind,
         loaded.program.phases,
         [step.name for step in loaded.program.children],
     ) == (

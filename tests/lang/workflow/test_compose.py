@@ -12,7 +12,7 @@ from plait.core.errors import InputError
 from plait.lang.check import check_file
 from plait.lang.workflow import compose as module
 from plait.lang.workflow.compose import ComposedWorkflow, compose
-from plait.program.workflow import WorkflowProgram
+from plait.program.phases import Phases
 
 
 def put(folder: Path, **files: str) -> Path:
@@ -75,19 +75,19 @@ def test_blocks_are_imported_by_name_or_alias_and_know_their_own_file(tmp_path: 
     flow = composed(file)
     assert flow.problems == ()
     assert flow.blocks.names() == ["lib.outer", "lib.inner", "test"]
-    loaded = load_file(str(file), project=str(tmp_path))
-    assert isinstance(loaded.program, WorkflowProgram)
-    assert loaded.program.steps is not None
-    assert len(loaded.program.steps.steps) == 2
+    phases = load_file(str(file), project=str(tmp_path)).program.body
+    assert isinstance(phases, Phases)
+    assert phases.steps is not None
+    assert len(phases.steps.steps) == 2
 
 
 def test_a_changed_block_changes_the_step_that_uses_it(tmp_path: Path) -> None:
     def fingerprint(command: str) -> str:
         file = put(tmp_path, flow=f"blocks: {{a: [{{shell: {command}}}]}}\nsteps: [{{use: a}}]\n")
-        program = load_file(str(file)).program
-        assert isinstance(program, WorkflowProgram)
-        assert program.steps is not None
-        return program.steps.steps[0].fingerprint
+        phases = load_file(str(file)).program.body
+        assert isinstance(phases, Phases)
+        assert phases.steps is not None
+        return phases.steps.steps[0].fingerprint
 
     assert fingerprint("ls") == fingerprint("ls")
     assert fingerprint("ls") != fingerprint("pwd")

@@ -25,7 +25,7 @@ from plait.lang.workflow.read import read_flow
 from plait.program.action_step import ActionStep
 from plait.program.actions.shell import ShellAction
 from plait.program.map import MapItem
-from plait.program.workflow import WorkflowProgram
+from plait.program.phases import Phases
 from program.fakes import FakeHands, Finished, new_run, printed
 from program.git_hand import GitHands, git, new_repository
 from share import examples
@@ -49,13 +49,13 @@ def steps(loaded: LoadedFlow) -> dict[str, Any]:
     return {path: step for part in loaded.program.children for path, step in iter_steps(part)}
 
 
-def program(loaded: LoadedFlow) -> WorkflowProgram:
-    assert isinstance(loaded.program, WorkflowProgram)
-    return loaded.program
+def phases(loaded: LoadedFlow) -> Phases:
+    assert isinstance(loaded.program.body, Phases)
+    return loaded.program.body
 
 
 def one_step(folder: Path, text: str) -> ActionStep:
-    listed = program(load(folder, f"- {text}\n")).steps
+    listed = phases(load(folder, f"- {text}\n")).steps
     assert listed is not None
     [work] = listed.steps
     return work
@@ -441,12 +441,12 @@ def test_only_the_lists_of_a_map_that_are_mentioned_are_gathered(
     tmp_path: Path, text: str, lists: set[str]
 ) -> None:
     flow = f"map: {{input: [1], steps: [{{shell: ls}}]}}\nreduce: [{{claude: '{text}'}}]\n"
-    assert program(load(tmp_path, flow)).map_lists == lists
+    assert phases(load(tmp_path, flow)).map_lists == lists
 
 
 def test_a_condition_that_is_data_counts_as_a_mention(tmp_path: Path) -> None:
     flow = "map: {input: [1], steps: [{shell: ls}]}\nreduce: [{shell: ls, when: {path: map.results, op: exists}}]\n"
-    assert program(load(tmp_path, flow)).map_lists == {"results", "results_json", "outputs"}
+    assert phases(load(tmp_path, flow)).map_lists == {"results", "results_json", "outputs"}
 
 
 TRACKED = [
@@ -462,7 +462,7 @@ TRACKED = [
 def test_changes_are_watched_only_in_a_flow_that_asks_for_them(
     tmp_path: Path, step: str, tracked: set[str]
 ) -> None:
-    assert program(load(tmp_path, f"- {step}\n")).tracks == tracked
+    assert load(tmp_path, f"- {step}\n").program.tracks == tracked
 
 
 def test_the_tools_that_a_flow_names_are_known_before_it_runs(tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ DIFFERENT = [
 
 
 def fingerprint(folder: Path, step: str, head: str = "") -> str:
-    listed = program(load(folder, f"{head}\nsteps:\n  - {step}\n")).steps
+    listed = phases(load(folder, f"{head}\nsteps:\n  - {step}\n")).steps
     assert listed is not None
     return listed.steps[0].fingerprint
 

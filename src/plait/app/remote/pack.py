@@ -50,10 +50,10 @@ def _problems(loaded: LoadedFlow, map_step: Map) -> Iterator[Problem]:
         yield Problem(
             "a map with isolation cannot run on a cluster", None, fix, code="not-on-cluster"
         )
-    if loaded.hooks or loaded.limits.record():
+    if loaded.program.hooks or loaded.program.limits.record():
         what = "a flow with hooks or limits cannot run on a cluster: they are kept in one process"
         yield Problem(what, None, fix, code="not-on-cluster")
-    if getattr(loaded.program, "tracks", ()):
+    if loaded.program.tracks:
         what = (
             "a flow that asks what its steps change cannot run on a cluster: git is asked in one "
             "place"

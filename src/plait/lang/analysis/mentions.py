@@ -11,7 +11,7 @@ from plait.lang.analysis.references import condition_names, paths_in
 from plait.lang.analysis.scopes import TemplateField
 from plait.lang.workflow.compose import ComposedWorkflow
 from plait.program.changes import CHANGES
-from plait.program.workflow import MAP_LISTS
+from plait.program.phases import MAP_LISTS
 from plait.template.nodes import Path
 
 

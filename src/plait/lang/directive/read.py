@@ -46,7 +46,7 @@ from plait.lang.parameters import (
     parse_parameters,
     resolve_inputs,
 )
-from plait.program.program import DirectiveProgram, FilledDirective
+from plait.program.program import DirectiveSpec, FilledDirective, OneStep, Program
 from plait.schema import Fields, to_template
 from plait.scope import Scope
 from plait.template.sinks import render_json_value, render_text
@@ -83,8 +83,15 @@ class Directive:
 
     def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
         filled = self.fill(inputs, strict=options.is_strict)
+        agent = self.conversation(filled)
         return LoadedFlow(
-            DirectiveProgram(self.name, self.conversation(filled), filled, self.limits),
+            Program(
+                "directive",
+                self.name,
+                OneStep(agent),
+                hooks=self.hooks,
+                directive=DirectiveSpec(agent, filled, self.limits),
+            ),
             self.source.path,
             options.project_of(self.source),
             filled.inputs,
@@ -92,8 +99,6 @@ class Directive:
             tool_uses=self.uses,
             warnings=self.warnings,
             strict=options.is_strict,
-            kind="directive",
-            hooks=self.hooks,
             environ=options.environ,
         )
 

@@ -27,6 +27,7 @@ from plait.program.tasks.task_graph import compile_ensemble
 from plait.program.tasks.text import (
     TaskTemplates,
 )
+from plait.program.tasks.units import FilledEnsemble
 from plait.schema import Fields
 
 
@@ -50,8 +51,9 @@ class EnsembleFile:
         values = _inputs(self, inputs)
         most = options.max_parallel
         spec = self.spec if most is None else replace(self.spec, max_parallel=most)
-        program = compile_ensemble(spec, self.texts, values, limits=self.limits, hooks=self.hooks)
-        return make_flow("ensemble", self, program, values, options)
+        ensemble = FilledEnsemble(spec, self.texts, self.texts.fill_all(values))
+        program = compile_ensemble(ensemble, limits=self.limits, hooks=self.hooks)
+        return make_flow(self, program, values, options)
 
 
 def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # noqa: ARG001 - of Language

@@ -13,6 +13,8 @@ from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
 from plait.core.values import Json, Secret
+from plait.engine.hook_events import Hook
+from plait.engine.limits import Limits
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy
 from plait.lang.analysis.tool_calls import ToolCall, tool_calls
 from plait.lang.common import (
@@ -37,7 +39,8 @@ from plait.lang.loaded import LoadedFlow, LoadOptions, make_flow
 from plait.lang.parameters import Parameter, parse_parameters, resolve_inputs, seal_inputs
 from plait.program.actions.shell import ShellAction
 from plait.program.graph.calls import Action, NodeCall, ShellCall
-from plait.program.graph.walk import Edge, GraphProgram, NodeForeach, NodeSpec
+from plait.program.graph.walk import Edge, GraphSpec, GraphStep, NodeForeach, NodeSpec
+from plait.program.program import OneStep, Program
 from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.graph_tables import MAX_CONCURRENCY, MAX_STEPS
 from plait.template.template import Template
@@ -50,13 +53,15 @@ from plait.tools.spaces import Space
 class GraphFile:
     """A graph without inputs."""
 
-    graph: GraphProgram
+    graph: GraphSpec
     parameters: Mapping[str, Parameter]
     schema: Mapping[str, Json] | None
     uses: Mapping[str, Span]
     calls: tuple[ToolCall, ...]
     warnings: tuple[Finding, ...]
     secrets: frozenset[str]
+    limits: Limits
+    hooks: tuple[Hook, ...]
     needs: Mapping[str, Span]
     """Environment variables that it requires."""
     timeout: float | None
@@ -78,7 +83,8 @@ class GraphFile:
             has_secrets=any(isinstance(value, Secret) for value in values.values()),
             nodes=_at_most(self.graph.nodes, options.max_parallel),
         )
-        return make_flow("graph", self, graph, values, options)
+        program = Program("graph", graph.name, OneStep(GraphStep(graph)), self.limits, self.hooks)
+        return make_flow(self, program, values, options)
 
 
 def read_flow(source: FlowText, project: str | None = None) -> GraphFile:  # noqa: ARG001 - of Language
@@ -87,7 +93,8 @@ def read_flow(source: FlowText, project: str | None = None) -> GraphFile:  # noq
     assert isinstance(document, nodes.Mapping)
     head, body = Fields("graph", document, NOTHING), graph_body(document)
     graph = _graph(head, body, source.stem)
-    uses = {**hook_tools(graph.hooks), **dict(_uses(body))}
+    hooks = read_hooks(body.get("hooks"))
+    uses = {**hook_tools(hooks), **dict(_uses(body))}
     return GraphFile(
         graph,
         _parameters(document),
@@ -96,13 +103,15 @@ def read_flow(source: FlowText, project: str | None = None) -> GraphFile:  # noq
         tool_calls(document, "graph") if uses else (),
         warnings_in(findings),
         frozenset(head.strings("secrets")),
+        read_limits(head.child("limits")),
+        hooks,
         dict(_needs(head, body)),
         body.seconds("timeout"),
         source,
     )
 
 
-def _graph(head: Fields, body: Fields, stem: str) -> GraphProgram:
+def _graph(head: Fields, body: Fields, stem: str) -> GraphSpec:
     name = head.text("name") or stem
     state = body.get("state")
     goes_on = body.text("on_error") == "continue"
@@ -110,15 +119,13 @@ def _graph(head: Fields, body: Fields, stem: str) -> GraphProgram:
     outer: Json = [body.text("start"), state.data() if state else {}, goes_on]
     most = body.integer("max_concurrency") or MAX_CONCURRENCY
     made = [_node(name, node, outer, goes_on, most) for name, node in body.entries("nodes")]
-    return GraphProgram(
+    return GraphSpec(
         name,
         body.text("start") or "",
         {node.name: node for node in made},
         state=dict(state.data()) if isinstance(state, nodes.Mapping) else {},
         max_steps=body.integer("max_steps") or MAX_STEPS,
         continue_on_error=goes_on,
-        limits=read_limits(head.child("limits")),
-        hooks=read_hooks(body.get("hooks")),
     )
 
 

@@ -20,8 +20,8 @@ from plait.scope import Scope
 
 if TYPE_CHECKING:
     from plait.core.source import Span
+    from plait.program.phases import Phases
     from plait.program.step_list import StepList
-    from plait.program.workflow import WorkflowProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class Compilation:
         ]
         """Data of the head that is part of every fingerprint."""
 
-    def workflow(self, name: str) -> WorkflowProgram:
-        """The whole file."""
+    def phases(self) -> Phases:
+        """The phases of the whole file."""
         raise NotImplementedError  # WorkflowCompiler has it: so its helpers need not import it
 
     def steps(

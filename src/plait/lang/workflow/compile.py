@@ -31,9 +31,9 @@ from plait.lang.workflow.actions import build_action, parse_change_check
 from plait.lang.workflow.compilation import Compilation, CompileContext
 from plait.lang.workflow.setup_captures import add_setup_captures
 from plait.program.action_step import Action, ActionStep, FailureHandler
+from plait.program.phases import Phases
 from plait.program.step_list import BlockAction, join_fingerprints, step_list
 from plait.program.step_list import StepList as Steps
-from plait.program.workflow import WorkflowProgram
 from plait.schema import Fields, fingerprint_data, text_template
 
 if TYPE_CHECKING:
@@ -64,14 +64,13 @@ def _without(node: nodes.Node, names: frozenset[str]) -> nodes.Node:
 class WorkflowCompiler(Compilation):
     """Compiles nodes without problems to steps."""
 
-    def workflow(self, name: str) -> WorkflowProgram:
+    def phases(self) -> Phases:
         place = CompileContext(self.flow.blocks)
         document = self.flow.document
         steps = document.items if isinstance(document, nodes.Sequence) else None
         if self.fields.has("steps"):
             steps = self.fields.items("steps")
-        flow = WorkflowProgram(
-            name,
+        found = Phases(
             steps=None if steps is None else self.steps("steps", steps, place),
             setup=self.setup(place),
             map=self.compile_map(place),
@@ -79,12 +78,8 @@ class WorkflowCompiler(Compilation):
             merge=self.phase("merge", place),
             map_lists=frozenset(used_map_lists(self.templates, document)),
         )
-        tracks = {
-            *self.tracks,
-            *tracked_names(self.templates),
-            *(("step",) if self.watches else ()),
-        }
-        return replace(flow, tracks=frozenset(tracks))
+        self.tracks |= {*tracked_names(self.templates), *(("step",) if self.watches else ())}
+        return found
 
     # ── phases ───────────────────────────────────────────────────────────
 

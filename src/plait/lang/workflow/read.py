@@ -26,6 +26,7 @@ from plait.lang.parameters import Parameter, flow_parameters, resolve_inputs
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compile import WorkflowCompiler
 from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
+from plait.program.program import Program
 from plait.schema import Fields
 from plait.scope import Scope
 from plait.scope.computed import Sources
@@ -70,7 +71,15 @@ class WorkflowFile:
             calls=Calls((os.path.realpath(self.source.path),)),
         )
         hooks, called = _hooks(fields, scope)
-        program = builder.workflow(fields.text("name") or self.source.stem)
+        phases = builder.phases()
+        program = Program(
+            "workflow",
+            fields.text("name") or self.source.stem,
+            phases,
+            read_limits(fields.child("limits")),
+            hooks,
+            builder.tracks,
+        )
         return LoadedFlow(
             program,
             self.source.path,
@@ -87,8 +96,6 @@ class WorkflowFile:
             ),
             strict=strictly and not lenient,
             timeout=fields.seconds("timeout"),
-            limits=read_limits(fields.child("limits")),
-            hooks=hooks,
             durability=fields.text("durability") or "normal",
             backend=parse_backend(fields),
             shared=_of_map(fields, "shared"),

@@ -185,17 +185,17 @@ def build_subworkflow(builder: Compilation, fields: Fields, strict: bool) -> Sub
     head_fields = replace(head, scope=scope)
     inner = builder.for_called_file(flow, head_fields, scope, called.path)
     name = head_fields.text("name") or file_stem(called.path)
-    program = inner.workflow(name)
+    phases = inner.phases()
     for tool, span in inner.tools.items():
         builder.tools.setdefault(tool, span)
     builder.watches = builder.watches or inner.watches
-    builder.tracks |= program.tracks
+    builder.tracks |= inner.tracks
     builder.derived_secrets |= inner.derived_secrets | _find_secrets(flow, head, scope, builder)
     builder.called.append(flow)
     builder.called += inner.called
 
     # Its items are not items of the run, so `plait retry` cannot select them.
-    map_step = None if program.map is None else replace(program.map, expects_all=True)
+    map_step = None if phases.map is None else replace(phases.map, expects_all=True)
 
     def enter(
         params: Mapping[str, Json], names: Scope, given: frozenset[str], data: frozenset[str]
@@ -214,13 +214,14 @@ def build_subworkflow(builder: Compilation, fields: Fields, strict: bool) -> Sub
         )
 
     return Subworkflow(
-        replace(program, tracks=frozenset(), map=map_step),
+        name,
+        replace(phases, map=map_step),
         called.path,
         fields.template("params"),
         _each(fields.get("params")),
         enter,
         {**values, **(environment or {})},
-        json_digest([flow.document.data(), [step.fingerprint for step in program.children]]),
+        json_digest([flow.document.data(), [step.fingerprint for step in phases.children]]),
         head_fields.seconds("timeout"),
         strict,
     )

@@ -20,9 +20,9 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, deep_copy
 from plait.engine.budgets import limit_error
-from plait.engine.hook_events import Hook, HookDecision
+from plait.engine.hook_events import HookDecision
 from plait.engine.journal import StepRecord
-from plait.engine.limits import NO_LIMITS, Budget, LimitReached, Limits
+from plait.engine.limits import Budget, LimitReached
 from plait.engine.outcome import (
     Failed,
     Failure,
@@ -30,11 +30,10 @@ from plait.engine.outcome import (
     Skipped,
     StepError,
     Succeeded,
-    require_success,
 )
 from plait.engine.paths import CALL, NODES, is_hook_name, join_path, last_name, unnumbered_name
 from plait.engine.perform import StepContext
-from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
+from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.graph.calls import Action, describe_call
 from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
 from plait.program.on_empty import OnEmpty
@@ -127,15 +126,11 @@ def node_name(path: str) -> str:
     return unnumbered_name(last_name(path))
 
 
-MOST_DEPTH: Final = 16
-"""The maximum depth of nested flows, whatever their limits say."""
-
-
-# ── the program ──────────────────────────────────────────────────────────
+# ── the graph ────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class GraphProgram(Composite):
+class GraphSpec:
     """A graph with its inputs."""
 
     name: str
@@ -146,39 +141,8 @@ class GraphProgram(Composite):
     max_steps: int = 1000
     continue_on_error: bool = False
     """`on_error: continue`."""
-    limits: Limits = NO_LIMITS
-    hooks: tuple[Hook, ...] = ()
     strict: bool = False
     has_secrets: bool = False
-
-    @property
-    def map(self) -> None:
-        return None
-
-    @property
-    def children(self) -> Sequence[Step]:
-        return (GraphStep(self),)
-
-    @property
-    def phases(self) -> tuple[tuple[str, int], ...]:
-        # The number of visits is unknown before the run: views count them.
-        return ((NODES, 0),)
-
-    def run(self, ctx: StepContext) -> Json:
-        """Return `{output, state, steps}`, and `errors` if it continued after some; raises
-        StepError if it fails.
-        """
-        with ctx.run.budgets.scope(
-            ctx.path, self.limits, f"graph '{self.name}'", goes_on=ctx.can_replay
-        ) as budget:
-            _require_depth(budget)
-            return require_success(ctx.perform(GraphStep(self)))
-
-
-def _require_depth(budget: Budget) -> None:
-    budget.require("depth")
-    if budget.depth > MOST_DEPTH:
-        raise StepError(Failure(f"more than {MOST_DEPTH} flows are nested", "limit"))
 
 
 # ── the walk ─────────────────────────────────────────────────────────────
@@ -188,7 +152,7 @@ def _require_depth(budget: Budget) -> None:
 class GraphStep:
     """All visits of a graph as one step."""
 
-    graph: GraphProgram
+    graph: GraphSpec
     name: str = NODES
     kind: str = "graph"
     policy: Policy = DEFAULT_POLICY
@@ -220,7 +184,7 @@ class GraphStep:
 class _Walk:
     """One walk through a graph: the state, the number of visits, and the budget."""
 
-    def __init__(self, graph: GraphProgram, ctx: StepContext) -> None:
+    def __init__(self, graph: GraphSpec, ctx: StepContext) -> None:
         self.graph = graph
         self.ctx = ctx
         self.state: dict[str, Json] = dict(graph.state)
@@ -369,7 +333,7 @@ def _limit_names(budget: Budget) -> tuple[str, ...]:
     return tuple(name for name in found if name != "depth")
 
 
-def _require_known_nodes(graph: GraphProgram, ctx: StepContext) -> None:
+def _require_known_nodes(graph: GraphSpec, ctx: StepContext) -> None:
     """Raise an error if a visited node no longer exists: it was renamed or removed."""
     from plait.engine.replay import changed_steps_error
 
@@ -410,7 +374,7 @@ class GraphPlan(Plan):
         return {}
 
 
-def _show_nodes(graph: GraphProgram, ctx: StepContext, plan: PlanLog) -> None:
+def _show_nodes(graph: GraphSpec, ctx: StepContext, plan: PlanLog) -> None:
     first_repeated = _first_done_again(graph, ctx)
     for node in reachable(graph):
         inner = ctx.child(node)
@@ -435,7 +399,7 @@ def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
     return ctx.run.journal.step(ctx.child(node).path) if can_replay else None
 
 
-def _first_done_again(graph: GraphProgram, ctx: StepContext) -> float:
+def _first_done_again(graph: GraphSpec, ctx: StepContext) -> float:
     """The number of the first outcome that no longer counts: everything after it is done again."""
     ends = (
         (node, known) for node in reachable(graph) if (known := _first_visit(node, ctx)) is not None
@@ -458,7 +422,7 @@ def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
     )
 
 
-def _first_call(graph: GraphProgram, node: NodeSpec, ctx: StepContext) -> str | None:
+def _first_call(graph: GraphSpec, node: NodeSpec, ctx: StepContext) -> str | None:
     if node.call is None:
         return None
     names = NodeScope(_Walk(graph, ctx), clock_names() if node.clock else {}, ctx.path)
@@ -469,7 +433,7 @@ def _first_call(graph: GraphProgram, node: NodeSpec, ctx: StepContext) -> str | 
     return f"for each {node.loop.name}{many}: {node.call.source_text()}"
 
 
-def reachable(graph: GraphProgram) -> Iterator[NodeSpec]:
+def reachable(graph: GraphSpec) -> Iterator[NodeSpec]:
     """Yield the reachable nodes in breadth-first order."""
     found = dict.fromkeys([graph.start])
     waiting = [graph.start]

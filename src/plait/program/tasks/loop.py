@@ -34,7 +34,7 @@ from plait.program.tasks.units import (
 )
 
 if TYPE_CHECKING:
-    from plait.program.tasks.task_graph import EnsembleProgram
+    from plait.program.tasks.units import FilledEnsemble
     from plait.scope.expressions import Expression
 
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class LoopStep(Composite):
     """Rounds, until the condition holds or the maximum is reached."""
 
-    program: EnsembleProgram
+    program: FilledEnsemble
     loop: Loop
     outputs: Mapping[str, TaskOutput]
     kind: str = "loop"

@@ -38,7 +38,7 @@ from plait.program.tasks.units import (
 )
 
 if TYPE_CHECKING:
-    from plait.program.tasks.task_graph import EnsembleProgram
+    from plait.program.tasks.units import FilledEnsemble
 
 CHARACTERS_A_TOKEN: Final = 4
 
@@ -47,7 +47,7 @@ CHARACTERS_A_TOKEN: Final = 4
 class TaskMap(Composite):
     """A task for each item, several at a time; then their outputs are reduced level by level."""
 
-    program: EnsembleProgram
+    program: FilledEnsemble
     map: MapReduce
     outputs: Mapping[str, TaskOutput]
     kind: str = "map"

@@ -13,15 +13,15 @@ new.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from plait.agents.messages import NO_PROVIDER, sum_usage
 from plait.agents.ports import Models
 from plait.core.errors import InputError, Problem
-from plait.core.hints import TYPE_CHECKING, TypeAlias
-from plait.core.records import dataclass, field, replace
-from plait.core.values import Json, Secret
+from plait.core.hints import TypeAlias
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
 from plait.engine.hook_events import Hook
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import (
@@ -33,13 +33,13 @@ from plait.engine.outcome import (
     Skipped,
     StepError,
     Succeeded,
-    require_success,
 )
 from plait.engine.parallel import perform_dependent
 from plait.engine.paths import TASKS, is_unit_name, last_name, task_name
 from plait.engine.perform import StepContext, act
 from plait.engine.replay import changed_steps_error
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, Step
+from plait.program.program import OneStep, Program
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.loop import LoopStep
 from plait.program.tasks.manager import DELEGATION, manager_step
@@ -48,8 +48,8 @@ from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
     make_task_output,
 )
-from plait.program.tasks.text import FilledTasks, TaskTemplates
 from plait.program.tasks.units import (
+    FilledEnsemble,
     Outputs,
     Unit,
     make_task_step,
@@ -57,81 +57,32 @@ from plait.program.tasks.units import (
     why_skipped,
 )
 
-if TYPE_CHECKING:
-    from plait.agents.messages import Provider
-
-
 Until: TypeAlias = Callable[[TaskOutput], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class EnsembleProgram(Composite):
-    """An ensemble with its inputs."""
-
-    spec: EnsembleSpec
-    texts: TaskTemplates = field(repr=False)
-    filled: FilledTasks = field(repr=False)
-    limits: Limits = NO_LIMITS
-    hooks: tuple[Hook, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def children(self) -> Sequence[Step]:
-        return (TaskGraph(self),)
-
-    @property
-    def phases(self) -> tuple[tuple[str, int], ...]:
-        return ((TASKS, len(make_units(self))),)
-
-    @property
-    def map(self) -> None:
-        return None
-
-    def run(self, ctx: StepContext) -> Json:
-        """Return `{output, tasks, usage}`: the output of the last task, and the record of each.
-
-        A StepError has the same in its output, as far as the run came.
-        """
-        run = ctx.run
-        # The caller of a subflow does not know which of its inputs are secret.
-        run.secrets.add(
-            value.reveal() for value in self.filled.inputs.values() if isinstance(value, Secret)
-        )
-        with run.budgets.scope(
-            ctx.path, self.limits, f"ensemble '{self.name}'", goes_on=ctx.can_replay
-        ) as budget:
-            budget.require("depth")
-            return require_success(ctx.perform(TaskGraph(self)))
-
-
 def compile_ensemble(
-    spec: EnsembleSpec,
-    texts: TaskTemplates,
-    inputs: Mapping[str, Json],
-    *,
-    limits: Limits = NO_LIMITS,
-    hooks: tuple[Hook, ...] = (),
-    providers: Mapping[int, Provider] | None = None,
-) -> EnsembleProgram:
-    """Fill all texts; raises PromptTemplateError with everything that is missing."""
-    return EnsembleProgram(spec, texts, texts.fill_all(inputs, providers), limits, hooks)
+    ensemble: FilledEnsemble, *, limits: Limits = NO_LIMITS, hooks: tuple[Hook, ...] = ()
+) -> Program:
+    """Its value is `{output, tasks, usage}`: the output of the last task, and the record of each.
+
+    A StepError has the same in its output, as far as the run came.
+    """
+    tasks = OneStep(TaskGraph(ensemble), len(make_units(ensemble)))
+    return Program("ensemble", ensemble.spec.name, tasks, limits, hooks)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph(Composite):
     """All units of an ensemble as one step."""
 
-    program: EnsembleProgram
+    program: FilledEnsemble
     name: str = TASKS
     kind: str = "ensemble"
     policy: Policy = DEFAULT_POLICY
 
     @property
     def title(self) -> str:
-        return self.program.name
+        return self.program.spec.name
 
     @property
     def fingerprint(self) -> str:
@@ -167,7 +118,7 @@ def _require_known_units(names: set[str], ctx: StepContext) -> None:
 # ── units ────────────────────────────────────────────────────────────────
 
 
-def make_units(program: EnsembleProgram) -> list[Unit]:
+def make_units(program: FilledEnsemble) -> list[Unit]:
     spec = program.spec
     if spec.strategy == "hierarchical":
         return [_manager_unit(program)]
@@ -189,7 +140,7 @@ def make_units(program: EnsembleProgram) -> list[Unit]:
     return list(found.values())
 
 
-def _task_unit(program: EnsembleProgram, task: Task) -> Unit:
+def _task_unit(program: FilledEnsemble, task: Task) -> Unit:
     id = program.spec.task_id(task)
     return Unit(
         (task,),
@@ -198,7 +149,7 @@ def _task_unit(program: EnsembleProgram, task: Task) -> Unit:
     )
 
 
-def _manager_unit(program: EnsembleProgram) -> Unit:
+def _manager_unit(program: FilledEnsemble) -> Unit:
     tasks = [program.filled.task(task) for task in program.spec.tasks]
     manager = program.spec.manager
     agent = None if manager is None else program.filled.agents[id(manager)]
@@ -212,7 +163,7 @@ def _manager_unit(program: EnsembleProgram) -> Unit:
 class _TaskRun:
     """One run of the units: their outputs, their failures, and those that can never start."""
 
-    def __init__(self, program: EnsembleProgram, ctx: StepContext) -> None:
+    def __init__(self, program: FilledEnsemble, ctx: StepContext) -> None:
         self.spec = program.spec
         self.ctx = ctx
         self.units = make_units(program)

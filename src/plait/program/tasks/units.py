@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from plait.agents.messages import TokenUsage
-from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.core.records import dataclass, replace
+from plait.core.hints import Final, TypeAlias
+from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.outcome import (
     Failed,
@@ -25,13 +25,19 @@ from plait.program.tasks.task import (
     task_record,
     task_step,
 )
-
-if TYPE_CHECKING:
-    from plait.program.tasks.task_graph import EnsembleProgram
-
+from plait.program.tasks.text import FilledTasks, TaskTemplates
 
 Outputs: TypeAlias = dict[str, TaskOutput]
 """By id, in the order in which they were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledEnsemble:
+    """An ensemble with its inputs."""
+
+    spec: EnsembleSpec
+    texts: TaskTemplates = field(repr=False)
+    filled: FilledTasks = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +53,7 @@ class Unit:
 
 
 def make_task_step(
-    program: EnsembleProgram,
+    program: FilledEnsemble,
     task: Task,
     outputs: Mapping[str, TaskOutput],
     name: str,
@@ -108,7 +114,7 @@ def why_skipped(id: str, ended: str) -> str:
 
 
 def outputs_from_record(
-    program: EnsembleProgram, tasks: Sequence[Task], outcome: Outcome
+    program: FilledEnsemble, tasks: Sequence[Task], outcome: Outcome
 ) -> Outputs:
     """The outputs of several tasks from the record of a loop or map."""
     match outcome:

@@ -1,4 +1,4 @@
-"""The program of a workflow: setup, map, reduce and merge, or one list of steps.
+"""The phases of a workflow: setup, map, reduce and merge, or one list of steps.
 
 Captures of setup are visible in all later phases. Captures of an item end with the item. Reduce and
 merge see `map.*`.
@@ -14,7 +14,7 @@ from plait.core.values import NOT_KNOWN, Json, json_text
 from plait.engine.outcome import Succeeded, require_success
 from plait.engine.paths import join_path
 from plait.engine.perform import StepContext
-from plait.engine.step import Composite, Step
+from plait.engine.step import Composite
 from plait.program.map import Map, item_results
 from plait.program.step_list import StepList as Steps
 
@@ -26,8 +26,7 @@ MAP_FACTS = ("total", "successful", "failed", "skipped", "success_rate", *MAP_LI
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowProgram(Composite):
-    name: str
+class Phases(Composite):
     steps: Steps | None = None
     """The steps of a workflow without phases."""
     setup: Steps | None = None
@@ -36,13 +35,9 @@ class WorkflowProgram(Composite):
     merge: Steps | None = None
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
     """The lists of `map.*` that the flow reads. They may be large, so the others are not built."""
-    tracks: frozenset[str] = frozenset()
-    """Which of `step`, `workflow` and `git` need change tracking, because a template reads their
-    changes or state.
-    """
 
     @property
-    def children(self) -> Sequence[Step]:
+    def children(self) -> Sequence[Steps | Map]:
         parts = (self.steps, self.setup, self.map, self.reduce, self.merge)
         return [part for part in parts if part is not None]
 
@@ -50,56 +45,37 @@ class WorkflowProgram(Composite):
     def phases(self) -> tuple[tuple[str, int], ...]:
         """Each phase with the number of its steps."""
         return tuple(
-            (part.name, len(part.steps.steps) if isinstance(part, Map) else len(part.children))
+            (part.name, len(part.steps.steps if isinstance(part, Map) else part.steps))
             for part in self.children
         )
 
     def run(self, ctx: StepContext) -> Json:
         """Return the value of the last phase; raises StepError if a phase fails."""
-        if self.tracks:
-            from plait.program.changes import begin_tracking
-
-            begin_tracking(ctx, self.tracks)
         value: Json = None
-        order = 0
-        for part in (self.steps, self.setup):
-            if part is not None:
-                value, ctx = self._perform_phase(part, ctx, order)
+        for order, part in enumerate(self.children):
+            if part is self.merge:
+                ctx = replace(ctx, scope=_with_merge(ctx))
+            outcome, ctx = ctx.perform_next(part, order)
+            value = require_success(outcome)
+            if isinstance(part, Map):
+                ctx = self._context_after_map(ctx, part, value)
+            else:
                 ctx = replace(ctx, scope=_with_captures(ctx.scope, part.name, value))
-                order += 1
-        if self.map is not None:
-            value, ctx = self._perform_phase(self.map, ctx, order)
-            ctx = replace(ctx, scope=self._with_map(ctx, self.map, value))
-            if self.map.isolation is not None:
-                ctx = self._in_gather_worktree(ctx, self.map, value)
-            order += 1
-        if self.reduce is not None:
-            value, ctx = self._perform_phase(self.reduce, ctx, order)
-            ctx = replace(ctx, scope=_with_captures(ctx.scope, "reduce", value))
-            order += 1
-        if self.merge is not None:
-            ctx = replace(ctx, scope=_with_merge(ctx))
-            value, ctx = self._perform_phase(self.merge, ctx, order)
-            self._close_gather_worktree(ctx)
+        if self.merge is not None and self.map is not None and self.map.isolation is not None:
+            from plait.program.worktrees.gather import close_gather_worktree
+
+            close_gather_worktree(ctx)
         return value
 
-    def _in_gather_worktree(self, ctx: StepContext, map_step: Map, value: Json) -> StepContext:
-        """Return the context of the phases after a map with worktrees."""
+    def _context_after_map(self, ctx: StepContext, map_step: Map, value: Json) -> StepContext:
+        ctx = replace(ctx, scope=self._with_map(ctx, map_step, value))
+        if map_step.isolation is None:
+            return ctx
         from plait.program.worktrees.gather import context_after_map, require_target_branch
 
         if self.reduce is not None:
             require_target_branch(ctx, value, self.reduce)
         return context_after_map(ctx, map_step, value)
-
-    def _close_gather_worktree(self, ctx: StepContext) -> None:
-        if self.map is not None and self.map.isolation is not None:
-            from plait.program.worktrees.gather import close_gather_worktree
-
-            close_gather_worktree(ctx)
-
-    def _perform_phase(self, part: Step, ctx: StepContext, order: int) -> tuple[Json, StepContext]:
-        outcome, ctx = ctx.perform_next(part, order)
-        return require_success(outcome), ctx
 
     def _with_map(self, ctx: StepContext, map_step: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
