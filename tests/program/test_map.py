@@ -30,6 +30,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Retry, Step
+from plait.program.item_list import item_title
 from plait.program.map import (
     FEW,
     CircuitBreaker,
@@ -37,7 +38,6 @@ from plait.program.map import (
     Map,
     OnItemFailure,
     item_results,
-    item_title,
 )
 from plait.program.phases import Phases
 from plait.program.ports import ItemCounts

@@ -13,7 +13,7 @@ from plait.core.values import Json
 from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Policy, Retry
 from plait.program.capture import Capture
-from plait.program.on_empty import OnEmpty
+from plait.program.item_list import OnEmpty
 from plait.schema import Fields, to_template
 from plait.schema.directive_tables import MOST_TURNS
 from plait.template.template import Template

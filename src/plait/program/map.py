@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from plait.core.errors import InputError, PlaitError, shorten
+from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
@@ -37,7 +37,7 @@ from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Composite, Policy, Retry
 from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import complete_output, require_complete_output
-from plait.program.on_empty import OnEmpty, check_not_empty
+from plait.program.item_list import OnEmpty, check_not_empty, item_title
 from plait.program.ports import ItemCounts
 from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 FEW: int = 10
 """`failure_threshold` applies only after so many items have an outcome."""
-TITLE_FIELDS = ("id", "name", "path", "title", "file", "key")
-TITLE_LENGTH = 60
 
 OnItemFailure: TypeAlias = Literal["dlq", "retry", "skip", "stop"]
 
@@ -488,15 +486,6 @@ def _why_pause(failures: int, *, again: bool) -> str:
 def _count(value: Json) -> int:
     count = value.get("count") if isinstance(value, dict) else 0
     return count if isinstance(count, int) else 0
-
-
-def item_title(item: Json) -> str:
-    """A short text by which a person recognises an item."""
-    if isinstance(item, dict):
-        item = next(
-            (item[name] for name in TITLE_FIELDS if isinstance(item.get(name), (str, int))), item
-        )
-    return shorten(" ".join(text(item).split()), TITLE_LENGTH)
 
 
 def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[str, Json]]:

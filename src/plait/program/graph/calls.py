@@ -6,22 +6,19 @@ text and numbers are `result.stdout`, too. Null parameters are omitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from plait.agents.permissions import DIRECTIVE
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text
-from plait.engine.events import ItemsCounted
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
-from plait.engine.parallel import perform_many
 from plait.engine.paths import item_name, name_key
 from plait.engine.perform import StepContext, act
 from plait.engine.step import FunctionAction, LeafStep, Policy, Step
 from plait.program.actions.shell import ShellAction
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
-from plait.program.map import item_title
-from plait.program.on_empty import check_not_empty
+from plait.program.item_list import item_title, perform_items
 from plait.program.ports import Results, Tools
 from plait.template.sinks import render_json_value, render_text
 from plait.template.template import Template
@@ -167,7 +164,7 @@ def _once(
 # ── calls for each item ──────────────────────────────────────────────────
 
 
-def performed_items(
+def call_for_each(
     loop: NodeForeach,
     call: Action,
     node: NodeSpec,
@@ -177,44 +174,51 @@ def performed_items(
     strict: bool,
 ) -> dict[str, Json]:
     """Return `{results, total, failed}`; raises StepError if an item failed, unless `keeps_going`."""
-    items = _items(loop, names, strict=strict)
-    ctx.run.events.emit(ItemsCounted(ctx.path, len(items)))
-    check_not_empty(
-        len(items), loop.on_empty, ctx, f"node '{node.name}'", "the list of 'over' is empty"
-    )
-    steps = [
-        _item_step(order, item, loop, call, node, ctx, names, strict)
-        for order, item in enumerate(items)
-    ]
-    # Calls read `names`; hooks read the scope.
-    has_hooks = not ctx.run.hooks.is_empty
-    outcomes, _ = perform_many(
-        ctx,
-        steps,
-        parallel=loop.parallel,
-        scope=lambda at: ctx.scope.child(item=deep_copy(items[at])) if has_hooks else None,
-        stops=lambda outcome: not loop.keeps_going and isinstance(outcome, Failed),
-    )
-    ended = dict(enumerate(outcomes))
-    failures = [
-        (order, one.failure) for order, one in sorted(ended.items()) if isinstance(one, Failed)
-    ]
-    if failures and not loop.keeps_going:
-        raise StepError(_as_one(failures, len(items)))
-    if failures:
-        ctx.run.events.note(
-            ctx.path, f"node '{node.name}': {len(failures)} of {len(items)} items failed"
-        )
-    results = [_entry(order, ended[order]) for order in range(len(items))]
-    return {"results": results, "total": len(items), "failed": len(failures)}
-
-
-def _items(loop: NodeForeach, names: NodeScope, *, strict: bool) -> list[Json]:
     # Rendered as JSON: a value that contains a secret is a secret.
     found = render_json_value(loop.over, names, strict=strict)
-    if isinstance(found, list):
-        return list(copy_shared(found))
-    raise StepError(Failure("foreach needs a list, but 'over' is not a list", "refused"))
+    if not isinstance(found, list):
+        raise StepError(Failure("foreach needs a list, but 'over' is not a list", "refused"))
+    items: list[Json] = list(copy_shared(found))
+    policy = Policy(retry=node.policy.retry, keep_failure=loop.keeps_going)
+
+    def item_step(order: int, item: Json) -> Step:
+        # The item is also in `state`, as in other systems.
+        state = {**names.names["state"], loop.name: item}
+        seen = names.with_names(**{loop.name: item, "state": state})
+        return ItemStep(
+            item_name(order),
+            "item",
+            ctx.run.secrets.mask(item_title(item)),
+            call.fingerprint,
+            FunctionAction(lambda ctx: call_result(call, ctx, seen, strict=strict)),
+            policy,
+            retry_scope="inner",
+        )
+
+    # Calls read `names`; hooks read the scope.
+    has_hooks = not ctx.run.hooks.is_empty
+    outcomes, _ = perform_items(
+        ctx,
+        [item_step(order, item) for order, item in enumerate(items)],
+        parallel=loop.parallel,
+        keeps_going=loop.keeps_going,
+        on_empty=loop.on_empty,
+        what=f"node '{node.name}'",
+        why="the list of 'over' is empty",
+        scope=lambda at: ctx.scope.child(item=deep_copy(items[at])) if has_hooks else None,
+    )
+    failures = [
+        (order, one.failure) for order, one in enumerate(outcomes) if isinstance(one, Failed)
+    ]
+    if failures:
+        some = f"{len(failures)} of {len(items)} items failed"
+        if not loop.keeps_going:
+            order, first = failures[0]
+            message = f"{some}; item {order}: {first.message}"
+            raise StepError(replace(first, message=message, output=None))
+        ctx.run.events.note(ctx.path, f"node '{node.name}': {some}")
+    results = [_entry(order, one) for order, one in enumerate(outcomes)]
+    return {"results": results, "total": len(items), "failed": len(failures)}
 
 
 def _entry(order: int, outcome: Outcome) -> Json:
@@ -228,37 +232,6 @@ def _entry(order: int, outcome: Outcome) -> Json:
 
 def error_entry(failure: Failure, order: int) -> dict[str, Json]:
     return {"status": "error", "error": failure.message, "kind": failure.kind, "index": order}
-
-
-def _as_one(failures: Sequence[tuple[int, Failure]], total: int) -> Failure:
-    order, first = failures[0]
-    message = f"{len(failures)} of {total} items failed; item {order}: {first.message}"
-    return replace(first, message=message, output=None)
-
-
-def _item_step(
-    order: int,
-    item: Json,
-    loop: NodeForeach,
-    call: Action,
-    node: NodeSpec,
-    ctx: StepContext,
-    names: NodeScope,
-    strict: bool,
-) -> Step:
-    """The step of one item of a foreach; its value is the result."""
-    # The item is also in `state`, as in other systems.
-    state = {**names.names["state"], loop.name: item}
-    seen = names.with_names(**{loop.name: item, "state": state})
-    return ItemStep(
-        item_name(order),
-        "item",
-        ctx.run.secrets.mask(item_title(item)),
-        call.fingerprint,
-        FunctionAction(lambda ctx: call_result(call, ctx, seen, strict=strict)),
-        Policy(retry=node.policy.retry, keep_failure=loop.keeps_going),
-        retry_scope="inner",
-    )
 
 
 class ItemStep(LeafStep):

@@ -17,7 +17,7 @@ from plait.engine.journal import record_number
 from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_success
 from plait.engine.paths import CALL, join_path, repeated_name
 from plait.engine.step import Composite, FunctionAction, LeafStep, Policy
-from plait.program.graph.calls import call_result, performed_items
+from plait.program.graph.calls import call_for_each, call_result
 from plait.template.program import require_bounded
 
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ class NodeStep(Composite):
     def _execute_call(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
-            return performed_items(
-                node.loop, call, node, ctx, names, strict=self._walk.graph.strict
-            )
+            return call_for_each(node.loop, call, node, ctx, names, strict=self._walk.graph.strict)
         if not self.is_composed:
             return call_result(call, ctx, names, strict=self._walk.graph.strict)
         return self._call_with_hooks(call, ctx, names)

@@ -36,7 +36,7 @@ from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.graph.calls import Action, describe_call
 from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
-from plait.program.on_empty import OnEmpty
+from plait.program.item_list import OnEmpty
 from plait.scope import Scope
 from plait.template.template import Template
 

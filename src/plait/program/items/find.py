@@ -19,6 +19,7 @@ from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.action_step import with_env
 from plait.program.changes import scope_outside_steps
+from plait.program.item_list import OnEmpty, check_not_empty
 from plait.program.items import (
     CommandInput,
     FileInput,
@@ -31,7 +32,6 @@ from plait.program.items import (
     with_keys,
 )
 from plait.program.items.spool import SpoolInfo, read_spool, require_spool, write_spool
-from plait.program.on_empty import OnEmpty, check_not_empty
 from plait.program.ports import Processes
 from plait.template.shell.script import bind_shell
 from plait.template.template import Template

@@ -10,6 +10,8 @@ from plait.core.values import Json
 from plait.engine.outcome import (
     Failed,
     Failure,
+    Outcome,
+    Skipped,
     StepError,
     Succeeded,
     call_author_function,
@@ -28,8 +30,8 @@ from plait.program.tasks.units import (
     Outputs,
     last_value,
     make_task_step,
-    skip_if_needed_skipped,
     task_record_or_skip,
+    why_skipped,
     with_task_outputs,
 )
 
@@ -139,11 +141,13 @@ class LoopRound(Composite):
         values: dict[str, Json] = {}
         spec = self.of.program.spec
         for order, task in enumerate(self.of.loop.tasks):
-            outcome = skip_if_needed_skipped(
-                made[one] for need in task.context if (one := spec.task_id(need)) in made
-            )
-            if outcome is None:
+            needed = [made[one] for need in task.context if (one := spec.task_id(need)) in made]
+            skipped = next((one.id for one in needed if one.status == "skipped"), None)
+            outcome: Outcome
+            if skipped is None:
                 outcome, ctx = ctx.perform_next(self._step(order, {**self.outputs, **made}), order)
+            else:
+                outcome = Skipped(why_skipped(skipped, "skipped"))
             if isinstance(outcome, Failed):
                 raise StepError(with_task_outputs(outcome.failure, {"tasks": values}))
             key = spec.task_id(task)

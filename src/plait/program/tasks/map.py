@@ -8,7 +8,6 @@ from plait.agents.messages import TokenUsage, sum_usage
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.events import ItemsCounted
 from plait.engine.outcome import (
     Failed,
     Outcome,
@@ -16,10 +15,11 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
-from plait.engine.paths import ANY_ITEM, item_name, reduce_name, task_map_name
+from plait.engine.parallel import perform_many
+from plait.engine.paths import item_name, reduce_name, task_map_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
-from plait.program.on_empty import check_not_empty
+from plait.program.item_list import perform_items
 from plait.program.step_list import join_fingerprints
 from plait.program.tasks.model import MapReduce, Task, TaskOutput
 from plait.program.tasks.task import (
@@ -31,9 +31,8 @@ from plait.program.tasks.task import (
 from plait.program.tasks.text import items_from_output
 from plait.program.tasks.units import (
     make_task_step,
-    needs_skipped,
-    perform_tasks,
     task_record_or_skip,
+    why_skipped,
     with_task_outputs,
 )
 
@@ -67,71 +66,55 @@ class TaskMap(Composite):
 
     @property
     def fingerprint(self) -> str:
-        return join_fingerprints([*(step.fingerprint for step in self.children), *self._rules()])
-
-    def _rules(self) -> list[str]:
         one, spec = self.map, self.program.spec
         rules = [str(one.chunk_size)]
         if one.target_tokens is not None:
             rules.append(f"{one.target_tokens}:{one.max_levels}")
         if one.source is not None:
             rules.append(f"{spec.task_id(one.source)}:{one.path}")
-        return rules
+        return join_fingerprints([*(step.fingerprint for step in self.children), *rules])
 
     @property
     def children(self) -> Sequence[Step]:
-        return [
-            *self._static_items(),
-            *([] if self.map.reduce is None else [self._reduction(reduce_name(1, 1), ())]),
-        ]
+        reduce = [] if self.map.reduce is None else [self._reduction(reduce_name(1, 1), ())]
+        return [*self._items(is_source_done=False), *reduce]
 
-    def _static_items(self) -> list[TaskStep]:
-        """The items; if a task makes them, one step that stands for all."""
-        if self.map.source is None:
-            return self._items(self.program.filled.items[id(self.map.task)])
-        return [self._any_item()]
-
-    def _any_item(self) -> TaskStep:
-        filled = self.program.texts.any_item(self.map, self.program.filled)
-        return make_task_step(
-            self.program, self.map.task, self.outputs, ANY_ITEM, filled=filled, kind="item"
-        )
-
-    def _items(self, filled: Sequence[Task]) -> list[TaskStep]:
-        return [
-            make_task_step(
-                self.program,
-                self.map.task,
-                self.outputs,
-                item_name(number),
-                filled=task,
-                kind="item",
-            )
-            for number, task in enumerate(filled)
-        ]
-
-    def _all_items(self, ctx: StepContext) -> list[TaskStep]:
-        source = self.map.source
-        if source is None:
-            return self._static_items()
-        if ctx.run.plan_log is not None:
-            return self._static_items()
-        program = self.program
-        items = items_from_output(self.map, self.outputs[program.spec.task_id(source)])
-        steps = self._items(program.texts.fill_items(self.map, program.filled, items))
+    def _items(self, *, is_source_done: bool) -> list[TaskStep]:
+        """The items; until the task that makes them is done, one step that stands for all."""
+        program, one = self.program, self.map
+        if one.source is None:
+            filled = program.filled.items[id(one.task)]
+            return [self._item(number, task) for number, task in enumerate(filled)]
+        each = self._item("*", program.texts.any_item(one, program.filled))
+        if not is_source_done:
+            return [each]
+        items = items_from_output(one, self.outputs[program.spec.task_id(one.source)])
         # If the items change, their source was done again, and so is this. So only the written text
         # counts.
-        written = self._any_item().fingerprint
-        return [replace(step, fingerprint=written) for step in steps]
+        return [
+            replace(self._item(number, task), fingerprint=each.fingerprint)
+            for number, task in enumerate(program.texts.fill_items(one, program.filled, items))
+        ]
+
+    def _item(self, key: int | str, filled: Task) -> TaskStep:
+        return make_task_step(
+            self.program, self.map.task, self.outputs, item_name(key), filled=filled, kind="item"
+        )
 
     retry_scope = "inner"
 
     def run(self, ctx: StepContext) -> Json:
-        steps = self._all_items(ctx)
-        if ctx.run.plan_log is None:
-            ctx.run.events.emit(ItemsCounted(ctx.path, len(steps)))
-            check_not_empty(len(steps), self.map.on_empty, ctx, "the map", "the list is empty")
-        outcomes, ctx = perform_tasks(ctx, steps, self.program.spec)
+        spec = self.program.spec
+        steps = self._items(is_source_done=ctx.run.plan_log is None)
+        outcomes, ctx = perform_items(
+            ctx,
+            steps,
+            parallel=spec.max_parallel,
+            keeps_going=spec.on_error != "fail_fast",
+            on_empty=self.map.on_empty,
+            what="the map",
+            why="the list is empty",
+        )
         made = [task_record(one) for one in outcomes if isinstance(one, Succeeded)]
         skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
         values: dict[str, Json] = {
@@ -147,13 +130,11 @@ class TaskMap(Composite):
             if isinstance(one, Succeeded)
         ]
         if self.map.reduce is not None:
-            blocked = None if outputs or skipped is None else needs_skipped(self._id)
-            ended = (
-                self._reduce_outputs(ctx, outputs, values)
-                if blocked is None
-                else task_record_or_skip(blocked)
-            )
-            values[self.program.spec.task_id(self.map.reduce)] = ended
+            if outputs or skipped is None:
+                reduced = self._reduce_outputs(ctx, outputs, values)
+            else:
+                reduced = task_record_or_skip(Skipped(why_skipped(self._id, "skipped")))
+            values[spec.task_id(self.map.reduce)] = reduced
         return {"tasks": values}
 
     def _require_successes(
@@ -175,6 +156,7 @@ class TaskMap(Composite):
         """Reduce until one output is left."""
         if not outputs:
             return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
+        spec = self.program.spec
         level = 0
         records: list[Mapping[str, Json]] = []
         while True:
@@ -183,7 +165,12 @@ class TaskMap(Composite):
             # A single leftover joins others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(reduce_name(level, n + 1), chunks[n]) for n in sorted(wanted)]
-            outcomes, ctx = perform_tasks(ctx, steps, self.program.spec)
+            outcomes, ctx = perform_many(
+                ctx,
+                steps,
+                parallel=spec.max_parallel,
+                stops=lambda outcome: spec.on_error == "fail_fast" and isinstance(outcome, Failed),
+            )
             failed = next((one.failure for one in outcomes if isinstance(one, Failed)), None)
             if failed is not None:
                 raise StepError(with_task_outputs(failed, {"tasks": values}))

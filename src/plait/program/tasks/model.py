@@ -15,7 +15,7 @@ from plait.core.hints import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from plait.core.records import dataclass, field, field_names
 from plait.core.values import Json
 from plait.engine.limits import NAMES, Limits, parse_limits
-from plait.program.on_empty import OnEmpty
+from plait.program.item_list import OnEmpty
 from plait.schema.directive_tables import MOST_TURNS
 from plait.schema.ensemble_tables import MANAGER_ROLE, MAX_ITERATIONS, MAX_LEVELS
 

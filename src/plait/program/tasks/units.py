@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from plait.agents.messages import TokenUsage
-from plait.core.hints import Final, TypeAlias
+from plait.core.hints import TypeAlias
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.outcome import (
@@ -15,8 +15,6 @@ from plait.engine.outcome import (
     Skipped,
     Succeeded,
 )
-from plait.engine.parallel import perform_many
-from plait.engine.perform import StepContext
 from plait.engine.step import Step
 from plait.program.tasks.model import EnsembleSpec, Task, TaskOutput
 from plait.program.tasks.task import (
@@ -77,22 +75,6 @@ def make_task_step(
     )
 
 
-def perform_tasks(
-    ctx: StepContext, steps: Sequence[TaskStep], spec: EnsembleSpec
-) -> tuple[list[Outcome], StepContext]:
-    """Perform independent tasks.
-
-    With `fail_fast` no task starts after a failure, so there may be fewer outcomes than steps.
-    """
-    is_strict = spec.on_error == "fail_fast"
-    return perform_many(
-        ctx,
-        steps,
-        parallel=spec.max_parallel,
-        stops=lambda outcome: is_strict and isinstance(outcome, Failed),
-    )
-
-
 def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:
     """The record of a task in a loop or map; a skipped task has a status instead of an output."""
     if isinstance(outcome, Skipped):
@@ -100,17 +82,9 @@ def task_record_or_skip(outcome: Outcome) -> dict[str, Json]:
     return task_record(outcome)
 
 
-def skip_if_needed_skipped(needed: Iterable[TaskOutput]) -> Outcome | None:
-    """Skip a task if one that it needs was skipped."""
-    return next((needs_skipped(one.id) for one in needed if one.status == "skipped"), None)
-
-
-def needs_skipped(id: str) -> Skipped:
-    return Skipped(why_skipped(id, "skipped"))
-
-
 def why_skipped(id: str, ended: str) -> str:
-    return f"'{id}', which it needs, {_ENDED[ended]}"
+    """Why a task is skipped if the one that it needs was `skipped` or has `failed`."""
+    return f"'{id}', which it needs, {'was skipped' if ended == 'skipped' else ended}"
 
 
 def outputs_from_record(
@@ -159,6 +133,3 @@ def _outcome(value: Mapping[str, Json]) -> Outcome:
     return (
         Skipped(str(value.get("why", ""))) if value.get("status") == "skipped" else Succeeded(value)
     )
-
-
-_ENDED: Final = {"failed": "failed", "skipped": "was skipped"}
