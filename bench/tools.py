@@ -25,8 +25,9 @@ from plait.adapters.function import call_function
 from plait.adapters.process import process
 from plait.app import api as app
 from plait.app.toolbox import toolbox
-from plait.tools.call import Toolbox, call_tool, prepare
+from plait.tools.call import call_tool
 from plait.tools.invocation import FunctionCall, ProcessCall
+from plait.tools.prepare import Toolbox, prepare
 from plait.tools.trust.signatures import PrivateKey, sign_bytes
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"

@@ -19,8 +19,8 @@ from plait.app import file_check
 from plait.app.file_check import findings_around
 from plait.app.toolbox import toolbox
 from plait.lang.check import check_file
-from plait.tools.call import prepare
 from plait.tools.chain import FLOW
+from plait.tools.prepare import prepare
 
 UNSET = object()
 WORLDS: list[Any] = ["text", 7, 0.5, True, None, [], {}]

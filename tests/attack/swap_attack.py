@@ -124,9 +124,10 @@ def attack(top: Path, rounds: int) -> Counter[str]:
     """What so many calls came to."""
     from plait.app.toolbox import _perform
     from plait.core.errors import PlaitError
-    from plait.tools.call import Toolbox, call_tool
+    from plait.tools.call import call_tool
     from plait.tools.chain import Chains
     from plait.tools.headers import ItemCache
+    from plait.tools.prepare import Toolbox
     from plait.tools.snapshots import Snapshots
     from plait.tools.spaces import Space, Spaces
     from plait.tools.trust.decisions import Trust

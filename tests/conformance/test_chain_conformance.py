@@ -19,7 +19,8 @@ import yaml
 
 from plait.core.errors import InputError, PlaitError
 from plait.tools.anchors import ActiveAnchor, anchor_environment, find_anchor
-from plait.tools.bind import BindRequest, bind
+from plait.tools.bind import bind
+from plait.tools.bind_common import BindRequest
 from plait.tools.chain import MAX_CHAIN_DEPTH, Chain, Chains
 from plait.tools.config import config_files, resolve_configs
 from plait.tools.environment import (

@@ -21,7 +21,8 @@ from plait.adapters.http import client as request
 from plait.core.errors import RequestError
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.tools.bind import BindRequest, bind
+from plait.tools.bind import bind
+from plait.tools.bind_common import BindRequest
 from plait.tools.chain import Chain, Chains
 from plait.tools.config import validate_params
 from plait.tools.environment import FIXED, DotEnv, resolve_environment

@@ -14,7 +14,7 @@ import pytest
 
 import plait
 from plait.app import toolbox as app_toolbox
-from plait.tools.call import Toolbox
+from plait.tools.prepare import Toolbox
 from plait.tools.spaces import EXTENSIONS
 from plait.tools.trust.signatures import PrivateKey, sign_bytes
 

@@ -20,7 +20,8 @@ from plait.core.errors import (
 )
 from plait.core.records import replace
 from plait.core.values import Secret
-from plait.tools.bind import BindRequest, bind
+from plait.tools.bind import bind
+from plait.tools.bind_common import BindRequest
 from plait.tools.chain import Chain
 from plait.tools.environment import Environment, EnvValue
 from plait.tools.invocation import (

@@ -16,7 +16,7 @@ import plait
 from plait.app import api as app
 from plait.app.toolbox import project_root
 from plait.core.secret_names import looks_secret
-from plait.tools.call import Toolbox, call_tool, plan_call, prepare
+from plait.tools.call import call_tool, plan_call
 from plait.tools.chain import (
     FILE,
     IDENTITY,
@@ -29,6 +29,7 @@ from plait.tools.chain import (
 )
 from plait.tools.headers import ItemCache
 from plait.tools.invocation import FunctionCall, ProcessCall
+from plait.tools.prepare import Toolbox, prepare
 from plait.tools.spaces import Space, Spaces
 from plait.tools.trust.decisions import TrustStore
 from plait.tools.trust.signatures import sign_bytes

@@ -20,9 +20,10 @@ import plait
 from plait.cli import main
 from plait.core.errors import LimitError
 from plait.tools import anchors
-from plait.tools.call import Toolbox, call_tool, digest_of_tool
+from plait.tools.call import call_tool
 from plait.tools.chain import Chains
 from plait.tools.headers import ItemCache
+from plait.tools.prepare import Toolbox, digest_of_tool
 from plait.tools.trust.lockfile import Lockfile
 from tools.projects import STRANGER, Project, new_project, python_tool
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from plait.program.ports import Subflow
     from plait.program.worktrees.ports import Worktrees
     from plait.template.shell.binding import BoundScript
-    from plait.tools.call import Toolbox, ToolResult
+    from plait.tools.call import ToolResult
     from plait.tools.code_params import CodeParams
     from plait.tools.invocation import Invocation, PrimitiveResult, RequestCall
+    from plait.tools.prepare import Toolbox
     from plait.tools.trust.decisions import AskTrust
 
 PIECE: Final = 1 << 20
@@ -305,7 +306,7 @@ class LocalTools:
         return offers(self._toolbox(), patterns, ask_servers=ask_servers)
 
     def digest(self, tool_id: str) -> str | None:
-        from plait.tools.call import digest_of_tool
+        from plait.tools.prepare import digest_of_tool
 
         return digest_of_tool(self._toolbox(), tool_id)
 

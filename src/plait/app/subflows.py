@@ -24,8 +24,8 @@ from plait.tools.spaces import DIRECTIVES
 if TYPE_CHECKING:
     from plait.lang.flow_text import FlowText
     from plait.lang.loaded import LoadedFlow
-    from plait.tools.call import Toolbox
     from plait.tools.code_params import CodeParams
+    from plait.tools.prepare import Toolbox
 
 
 def is_flow_tool(tools: Toolbox, tool_id: str) -> bool:

@@ -20,8 +20,8 @@ from plait.tools.spaces import DIRECTIVES
 if TYPE_CHECKING:
     from plait.agents.messages import ToolOffer
     from plait.core.values import Json
-    from plait.tools.call import Toolbox
     from plait.tools.items import Header
+    from plait.tools.prepare import Toolbox
 
 MCP: Final = "core/primitives/mcp"
 NO_TOOLS: Final = frozenset({"runtime", "primitive"})
@@ -81,8 +81,8 @@ def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | No
 def _of_server(tools: Toolbox, tool_id: str, header: Header) -> ToolOffer:
     """Complete an offer with what its MCP server says, unless the server depends on parameters."""
     from plait.adapters.mcp.client import require_approved
-    from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
+    from plait.tools.prepare import prepare
 
     prepared = prepare(tools, tool_id, {}, checked=False)
     call = prepared.invocation

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from plait.engine.event_bus import StopSignal
     from plait.scope import Sources
     from plait.template.shell.binding import BoundScript
-    from plait.tools.call import Toolbox
     from plait.tools.invocation import Invocation, McpCall, PrimitiveResult
+    from plait.tools.prepare import Toolbox
     from plait.tools.spaces import Space
     from plait.tools.trust.decisions import AskTrust
     from plait.tools.trust.seal import Seals
@@ -101,9 +101,9 @@ def _real_path(path: str) -> str:
 
 
 def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
-    from plait.tools.call import Toolbox
     from plait.tools.chain import Chains
     from plait.tools.headers import ItemCache
+    from plait.tools.prepare import Toolbox
     from plait.tools.snapshots import Snapshots
     from plait.tools.spaces import Space, Spaces
     from plait.tools.trust.decisions import Trust

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.call import Toolbox, ToolResult
+    from plait.tools.call import ToolResult
+    from plait.tools.prepare import Toolbox
 
 EXAMPLES: Final = (
     """plait call core/file/read --params '{"path": "README.md"}'""",

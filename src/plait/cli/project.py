@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.call import Toolbox
+    from plait.tools.prepare import Toolbox
     from plait.tools.trust.decisions import Trust, TrustQuestion
 
 

@@ -17,7 +17,7 @@ from plait.tools.spaces import normalize_id
 from plait.tools.trust.decisions import project_files as files_to_trust
 
 if TYPE_CHECKING:
-    from plait.tools.call import Toolbox
+    from plait.tools.prepare import Toolbox
 
 SCRIPT: Final = '''\
 """Greet somebody: parameters come as JSON on stdin, the result goes as JSON to stdout."""

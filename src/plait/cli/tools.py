@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.call import Toolbox
     from plait.tools.chain import Chain
     from plait.tools.items import ToolFile
+    from plait.tools.prepare import Toolbox
     from plait.tools.spaces import ToolLocation
     from plait.tools.trust.decisions import TrustDecision, TrustStore
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import argparse
 
     from plait.cli.arguments import Parser
-    from plait.tools.call import PreparedCall, Toolbox
     from plait.tools.invocation import McpCall
+    from plait.tools.prepare import PreparedCall, Toolbox
 
 EXAMPLES: Final = (
     "plait trust .",
@@ -299,8 +299,8 @@ def _prepare_mcp_calls(
     tools: Toolbox, params: Mapping[str, Json], refused: list[PlaitError]
 ) -> Iterator[tuple[PreparedCall, McpCall]]:
     """Every tool that calls an MCP server; errors of other tools are added to `refused`."""
-    from plait.tools.call import prepare
     from plait.tools.invocation import McpCall
+    from plait.tools.prepare import prepare
 
     for item_id in sorted(tools.spaces.ids()):
         try:

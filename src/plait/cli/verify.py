@@ -11,7 +11,7 @@ from plait.cli.tools import Row, listing_exit_code, rows
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import replace
-from plait.tools.call import find_refused_files
+from plait.tools.prepare import find_refused_files
 from plait.tools.trust.decisions import Lockfile
 from plait.views.format import sign, state_colour
 from plait.views.terminal import cut, error_data, paint_for, show_error, write_json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from plait.cli.arguments import Parser
     from plait.core.values import Json
-    from plait.tools.call import Toolbox
+    from plait.tools.prepare import Toolbox
 
 EXAMPLES: Final = (
     "plait verify --json",

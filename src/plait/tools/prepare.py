@@ -1,0 +1,697 @@
+"""Prepare a call of a tool: chain, rules, trust, environment, invocation.
+
+Nothing of a project is executed on the way: headers are read, bytes are verified, and the verified
+bytes run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from _thread import allocate_lock
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from plait.core.digests import sha256_hex
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Any, Protocol
+from plait.core.records import dataclass, field, replace
+from plait.core.safe_files import read_below
+from plait.core.secret_names import password_in
+from plait.core.values import MASK, Json, Secret, deep_copy
+from plait.tools.anchors import (
+    FUNCTION,
+    ActiveAnchor,
+    Dependency,
+    ToolFolder,
+    anchor_environment,
+    dependencies,
+    find_anchor,
+    is_opened,
+    library,
+    marker_places,
+    may_load_beside,
+    tool_folder,
+)
+from plait.tools.bind import Binding
+from plait.tools.chain import (
+    FILE,
+    FLOW,
+    IDENTITY,
+    MAX_REMEMBERED,
+    TARGET,
+    Chain,
+    Chains,
+    FileWitness,
+    Place,
+    old_enough,
+    unchanged,
+    watched_path,
+    witness,
+)
+from plait.tools.config import config_files, resolve_configs, validate_params, with_defaults
+from plait.tools.environment import (
+    DotEnv,
+    Environment,
+    author_template,
+    interpreter_names,
+    read_dotenv,
+    resolve_environment,
+)
+from plait.tools.interpreters import Ask, SearchPaths
+from plait.tools.invocation import (
+    Invocation,
+    PrimitiveResult,
+    ProcessCall,
+    Verified,
+)
+from plait.tools.items import ToolFile, VerifyDeps
+from plait.tools.rules import Pair, validate
+from plait.tools.snapshots import Snapshots
+from plait.tools.spaces import Spaces, normalize_id
+from plait.tools.trust import manifest_reader
+from plait.tools.trust.decisions import Trust, TrustDecision
+from plait.tools.trust.signatures import has_comment_syntax
+
+if TYPE_CHECKING:
+    from plait.core.masking import Masker
+
+
+class CallPrimitive(Protocol):
+    """Carries an invocation out; `app` knows which primitive does."""
+
+    def __call__(self, invocation: Invocation) -> PrimitiveResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """What calling a tool takes, made once per project and process."""
+
+    spaces: Spaces
+    chains: Chains
+    trust: Trust
+    snapshots: Snapshots
+    host: Mapping[str, str]
+    home: str
+    perform: CallPrimitive
+    ask: Ask | None = None
+    dotenv_allowed: frozenset[str] = frozenset()
+    timeout: float | None = None
+    """The caller's timeout in seconds; it overrides the author's."""
+    own_project: str | None = None
+    """The user's, where tools take another folder for the project: its `.env` and its interpreters
+    count.
+    """
+    clock: Callable[[], float] = time.time
+    ready: ToolCache = field(
+        init=False, compare=False, repr=False, default_factory=lambda: ToolCache()
+    )
+    """Its own: what another host or another trust made ready is not ready here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTool:
+    """A tool that only waits for its parameters: all that none of them decides."""
+
+    chain: Chain
+    pairs: tuple[Pair, ...]
+    decisions: tuple[TrustDecision, ...]
+    environment: Environment
+    binding: Binding
+    resolved: Mapping[str, Json]
+    """What the tool asks for of config/, as `resolved_config`: made of the bytes that were judged.
+    """
+    records: tuple[Mapping[str, Json], ...]
+    """The chain, as the envelope of a result shows it."""
+    env_names: tuple[str, ...]
+    secrets: frozenset[str] = field(repr=False)
+    """Every secret around the tool; hidden in messages, which are for people."""
+    handed: frozenset[str] = field(repr=False)
+    """Those that the tool is given: hidden in its data too, where a mask too many would be a false
+    answer.
+    """
+    rests_on: tuple[Place, ...] | None
+    """All paths that were looked at for it; None if they cannot be listed."""
+    copied: tuple[tuple[str, str], ...] = ()
+    """Folders of verified copies, each with the one that the user knows."""
+    left_out: tuple[str, ...] = ()
+    """Files beside the tool that were not copied, with reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call that only has to be carried out."""
+
+    ready: PreparedTool
+    params: Mapping[str, Json] = field(repr=False)
+    """The caller's, with the schema's defaults."""
+    environment: Environment
+    invocation: Invocation
+    shadowed: tuple[str, ...]
+
+    @property
+    def all_params(self) -> dict[str, Json]:
+        """All that the binding was given."""
+        return {**self.params, **self.ready.resolved}
+
+    @property
+    def secrets(self) -> SecretMask:
+        """The secrets around the tool; messages do not show them."""
+        return SecretMask(self.ready.secrets, self.params)
+
+    @property
+    def passed_secrets(self) -> SecretMask:
+        """What data that is shown may not show: the secrets that the tool was given."""
+        return SecretMask(self.ready.handed, self.params)
+
+
+def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
+    """One digest for all files that decide what a tool does; None of a flow, which calls other
+    tools.
+    """
+    chain = toolbox.chains.get(item_id)
+    if chain.primitive == FLOW:
+        return None
+    deps, beside = _loadable_files(toolbox, chain)
+    files = [f"{item.path}\0{item.digest}" for item in (*deps, *beside)]
+    return sha256_hex("\0".join([chain.digest, *files]).encode("utf-8", "surrogateescape"))
+
+
+def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
+    """The files that a tool can load and that make it refused, its own file aside."""
+    deps, beside = _loadable_files(toolbox, toolbox.chains.get(item_id))
+    required = (decision for item in deps if not (decision := toolbox.trust.decide(item)).allowed)
+    return [*required, *toolbox.trust.find_refused(beside)]
+
+
+def _loadable_files(toolbox: Toolbox, chain: Chain) -> tuple[list[ToolFile], list[ToolFile]]:
+    """The files that a tool declares or its anchor holds, and the others of its folder."""
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = _declared_deps(chain)
+    deps = _read_all(
+        [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
+    )
+    beside, _ = _read_beside(tool_folder(chain, anchored), deps, chain)
+    return deps, beside
+
+
+def prepare(
+    toolbox: Toolbox,
+    item_id: str,
+    params: Mapping[str, Json],
+    *,
+    masked: bool = False,
+    checked: bool = True,
+) -> PreparedCall:
+    """Everything but the primitive; `masked` hides secrets, for people to see.
+
+    Not `checked`: the schema is not asked, for those who only want to know what a tool would reach.
+    """
+    if not isinstance(params, Mapping):
+        raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
+    item_id = normalize_id(item_id)
+
+    def accepted(tool: ToolFile) -> dict[str, Json]:
+        return validate_params(params, tool) if checked else with_defaults(params, tool)
+
+    ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
+    if ready is None:
+        ready = _prepare_tool(toolbox, item_id, dry=masked, before_trust=accepted)
+    params = accepted(ready.chain.tool)
+    declared = {name for item in ready.chain.elements for name in item.header.secrets}
+    if not declared.isdisjoint(params):
+        params = {
+            name: _as_secret(value) if name in declared else value for name, value in params.items()
+        }
+    given = {**params, **ready.resolved}
+    environment = ready.environment
+    invocation = ready.binding.bind(
+        given
+    )  # also before it is masked: what it refuses, a dry run refuses
+    if masked:
+        environment = _mask_environment(environment)
+        invocation = ready.binding.in_environment(environment).bind(deep_copy(given))
+    limits = invocation.limits
+    if toolbox.timeout is not None:
+        limits = replace(limits, timeout=toolbox.timeout)
+    if isinstance(invocation, ProcessCall) and not ready.handed and not _secrets_in(params):
+        # A place for output beyond the limit; nothing masks secrets there.
+        folder = os.path.join(os.path.dirname(toolbox.snapshots.root), "output")
+        limits = replace(limits, overflow=folder)
+    if limits is not invocation.limits:
+        invocation = replace(invocation, limits=limits)
+    # What a tool hides is for people only: finding the bundles of other packages takes longer than
+    # a call.
+    shadowed = _find_shadowed(toolbox, item_id) if masked else ()
+    return PreparedCall(ready, params, environment, invocation, shadowed)
+
+
+def _as_secret(value: Json) -> Json:
+    match value:
+        case str():
+            return Secret(value)
+        case list():
+            return [_as_secret(item) for item in value]
+        case dict():
+            return {key: _as_secret(item) for key, item in value.items()}
+    return value
+
+
+# ── what no parameter decides ────────────────────────────────────────────
+
+
+class ToolCache:
+    """Tools that were made ready, until something they rest on changes.  Safe to share between
+    threads.
+
+    The first call of a tool learns what it rests on.  The second looks at all of that before it
+    reads any of it.  Those after it find nothing changed, or make the tool ready again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bool], _Remembered] = {}
+        self._lock = allocate_lock()
+
+    def get(self, item_id: str, *, dry: bool, now: float) -> PreparedTool | None:
+        """The tool as it was made ready, if that is still true."""
+        known = self._known.get((item_id, dry))
+        # A clock that was set back could make a signature one of the future.
+        if known is None or not known.seen or now < known.when or not unchanged(known.seen):
+            return None
+        return known.ready
+
+    def current_witnesses(self, item_id: str, *, dry: bool) -> tuple[FileWitness, ...]:
+        """What the tool rested on when it was made ready before, as it looks now."""
+        known = self._known.get((item_id, dry))
+        places = () if known is None else known.ready.rests_on or ()
+        return tuple(witness(look, path) for look, path in places)
+
+    def keep(
+        self,
+        item_id: str,
+        ready: PreparedTool,
+        seen: tuple[FileWitness, ...],
+        *,
+        dry: bool,
+        now: float,
+    ) -> None:
+        """Remember a tool that was made ready at this time, after `seen` was looked at."""
+        if ready.rests_on is None:
+            return
+        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and old_enough(
+            seen, now
+        )
+        with self._lock:
+            self._known.pop((item_id, dry), None)
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[item_id, dry] = _Remembered(ready, seen if whole else (), now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    ready: PreparedTool
+    seen: tuple[FileWitness, ...]
+    when: float
+
+
+def _prepare_tool(
+    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[ToolFile], object]
+) -> PreparedTool:
+    """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked
+    anything.
+    """
+    now, seen = toolbox.clock(), toolbox.ready.current_witnesses(item_id, dry=dry)
+    chain = toolbox.chains.get(item_id)
+    pairs = validate(chain)
+    before_trust(chain.tool)
+    anchored = find_anchor(chain, toolbox.spaces.project)
+    declared = _declared_deps(chain)
+    deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
+    lib = _read_all(library(anchored, declared), chain)
+    asked = chain.tool.header.config_resolve
+    configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
+    decisions = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
+    # The whole project, its `.env` and its interpreters included.
+    trusted = any(decision.project_trusted for decision in decisions)
+    folder = tool_folder(chain, anchored)
+    found, odd = _read_beside(folder, deps, chain)
+    admitted, unspoken = toolbox.trust.admit(found, running=not dry) if found else ([], [])
+    deps += [decision.item for decision in admitted]
+    opened = is_opened(chain) or (folder is not None and _knows_its_place(chain.tool, deps))
+    context, copied = _context(
+        toolbox, chain, anchored, deps, lib, project_trusted=trusted, opened=opened
+    )
+    project = toolbox.own_project or toolbox.spaces.project
+    around = SearchPaths(
+        roots=(project,) if project and trusted else (),
+        host=toolbox.host,
+        home=toolbox.home,
+        ask=None if dry else toolbox.ask,
+    )
+    environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
+    # Files beside a tool are checked again each time, and so are searches that depend on no path.
+    alone = anchored is None and not may_load_beside(anchored, declared, chain.tool)
+    can_cache = alone and toolbox.spaces.project is not None and None not in around.looked
+    ready = PreparedTool(
+        chain=chain,
+        pairs=pairs,
+        decisions=decisions,
+        environment=environment,
+        binding=Binding(
+            chain,
+            context,
+            environment,
+            toolbox.spaces.project,
+            _directory(anchored, context),
+            _importable(chain, deps, context) if chain.primitive == FUNCTION and deps else None,
+        ),
+        # Also if nothing was found: a caller could otherwise give it.
+        resolved={"resolved_config": resolve_configs(asked, configs)} if asked else {},
+        records=_records(chain),
+        env_names=tuple(sorted(environment.child)),
+        secrets=_secret_values(environment, environment.secrets),
+        handed=_secret_values(environment, _secret_names(chain, environment)),
+        rests_on=tuple(
+            dict.fromkeys(
+                (
+                    *_places(toolbox, chain, (*decisions, *admitted, *unspoken), context, around),
+                    *((TARGET, path) for path in (folder.folders if folder else ())),
+                    *((FILE, path) for path in odd),
+                )
+            )
+        )
+        if can_cache
+        else None,
+        copied=copied,
+        left_out=(
+            *(f"{decision.item.path}: {decision.why}" for decision in unspoken),
+            *odd.values(),
+        ),
+    )
+    toolbox.ready.keep(item_id, ready, seen, dry=dry, now=now)
+    return ready
+
+
+def _places(
+    toolbox: Toolbox,
+    chain: Chain,
+    decisions: Sequence[TrustDecision],
+    context: Mapping[str, str],
+    around: SearchPaths,
+) -> Iterator[Place]:
+    """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready
+    again.
+    """
+    yield from chain.rests_on
+    yield from ((TARGET, path) for path in marker_places(chain))
+    for decision in decisions:
+        yield from _places_of_trust(toolbox.trust, decision)
+    for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
+        yield from (
+            watched_path(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all
+        )
+    if "tool_path" in context:
+        yield IDENTITY, os.path.dirname(context["tool_path"])
+    # By itself, also if it is not there: the folder of a project changes all the time.
+    yield FILE, f"{toolbox.spaces.project}/.env"
+    yield from ((TARGET, path) for path in around.looked if path is not None)
+
+
+def _places_of_trust(trust: Trust, decision: TrustDecision) -> Iterator[Place]:
+    """All that a decision depends on: files, the project itself, and who can write what."""
+    item = decision.item
+    yield IDENTITY, f"{trust.project}"
+    # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
+    unasked = (
+        f"{item.path}.sig"
+        if item.space.name == "system" or has_comment_syntax(item.extension)
+        else ""
+    )
+    yield from (watched_path(path) for path in trust.rests_on(decision) if path != unasked)
+    if item.space.name == "system":
+        yield FILE, f"{item.space.root}/{manifest_reader.NAME}"
+    if item.space.name == "user":
+        # Write access to a folder between an item and its space is write access to the item.
+        folder = item.path
+        while folder not in (item.space.root, os.path.dirname(folder)):
+            folder = os.path.dirname(folder)
+            yield TARGET, folder
+
+
+# ── the parts of it, in order ────────────────────────────────────────────
+
+
+def _declared_deps(chain: Chain) -> VerifyDeps | None:
+    """How the first element of the chain that says it finds the files that a tool loads."""
+    return next(
+        (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None
+    )
+
+
+def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
+    items: list[ToolFile] = []
+    for dependency in files:
+        contents = read_below(dependency.space.root, dependency.relative)
+        if contents is None:
+            raise InputError(
+                f"{dependency.path} has just gone", fix="run the command again", code="vanished"
+            )
+        data = contents[0]
+        stem = os.path.splitext(dependency.relative)[0].removeprefix("tools/")
+        items.append(
+            ToolFile(
+                "tool",
+                stem,
+                dependency.space,
+                dependency.path,
+                data,
+                sha256_hex(data),
+                chain.tool.header,
+            )
+        )
+    return items
+
+
+def _read_beside(
+    folder: ToolFolder | None, deps: Sequence[ToolFile], chain: Chain
+) -> tuple[list[ToolFile], dict[str, str]]:
+    """The files of a tool's folder that are not among `deps`; and what cannot be read, with the
+    reason.
+    """
+    if folder is None:
+        return [], {}
+    odd = {path: f"{path}: it is a link, or no file" for path in folder.odd}
+    known = {item.path for item in deps}
+    items: list[ToolFile] = []
+    for file in folder.files:
+        if file.path in known:
+            continue
+        try:
+            items += _read_all([file], chain)
+        except InputError as error:
+            odd[file.path] = f"{file.path}: {error.what}"
+    return items, odd
+
+
+def _importable(
+    chain: Chain, files: Sequence[ToolFile], context: Mapping[str, str]
+) -> dict[str, Verified]:
+    """The Python files of a function's folder, by their path in it."""
+    tool = chain.tool
+    here = os.path.dirname(tool.path)
+    copy = os.path.dirname(context.get("tool_path", tool.path))
+    relative = {os.path.relpath(item.path, here): item for item in (tool, *files)}
+    return {
+        path.replace(os.sep, "/"): Verified(item.path, os.path.join(copy, path), item.data)
+        for path, item in relative.items()
+        if path.endswith(".py") and not path.startswith("..")
+    }
+
+
+def _context(
+    toolbox: Toolbox,
+    chain: Chain,
+    anchored: ActiveAnchor | None,
+    deps: list[ToolFile],
+    lib: list[ToolFile],
+    *,
+    project_trusted: bool,
+    opened: bool,
+) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """The `{name}` parameters of seed 000's table; paths lead to the verified bytes.
+
+    And the folders of these bytes, each with the one that the user knows.
+    """
+    tool = chain.tool
+    system = next(space for space in toolbox.spaces.spaces if space.name == "system")
+    user = next(space for space in toolbox.spaces.spaces if space.name == "user")
+    context = {
+        "tool_dir": os.path.dirname(tool.path),
+        "tool_parent": os.path.dirname(os.path.dirname(tool.path)),
+        "project_path": toolbox.spaces.project or os.getcwd(),
+        "user_space": os.path.dirname(user.root),
+        "system_space": system.root,
+    }
+    if anchored is None and not opened:
+        return context, ()
+    # Installed packages are not verified: those that a project brings count as little as the
+    # project.
+    installed = project_trusted or tool.space.name != "project"
+    placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
+    context["tool_path"] = placed.tool_path
+    context["tool_dir"] = os.path.dirname(placed.tool_path)
+    copied = [(placed.anchor_path, placed.copied_from)]
+    if anchored is not None and (project_trusted or not anchored.is_project):
+        context["anchor_path"] = anchored.path if anchored.is_project else placed.anchor_path
+    if anchored is not None and anchored.runtime_lib:
+        context["runtime_lib"] = anchored.runtime_lib
+        if lib:
+            context["runtime_lib"] = toolbox.snapshots.place_library(anchored.runtime_lib, lib)
+            copied.append((context["runtime_lib"], anchored.runtime_lib))
+    return context, tuple(copied)
+
+
+def _knows_its_place(tool: ToolFile, files: Sequence[ToolFile]) -> bool:
+    """Could a function read files by the place of its own?  Then that is the one of the verified
+    copy.
+    """
+    return any(b"__file__" in item.data for item in (tool, *files) if item.path.endswith(".py"))
+
+
+def _environment(
+    toolbox: Toolbox,
+    chain: Chain,
+    anchored: ActiveAnchor | None,
+    context: Mapping[str, str],
+    around: SearchPaths,
+    *,
+    project_trusted: bool,
+) -> Environment:
+    dotenv = _dotenv(toolbox, chain) if project_trusted else DotEnv()
+    environment = resolve_environment(
+        chain, host=toolbox.host, dotenv=dotenv, around=around, context=context
+    )
+    if anchored is None:
+        return environment
+    # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its
+    # paths.
+    paths = (
+        context if project_trusted else {k: v for k, v in context.items() if k != "project_path"}
+    )
+    changed = anchor_environment(anchored, environment.child, paths)
+    return replace(environment, child={**environment.child, **changed})
+
+
+def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
+    project = toolbox.own_project or toolbox.spaces.project or "/"
+    # A look first: most projects have none, and to open a file safely takes longer than all else
+    # here.
+    contents = read_below(project, ".env") if os.path.lexists(f"{project}/.env") else None
+    if contents is None:
+        return DotEnv()
+    text = contents[0].decode("utf-8", "surrogateescape")
+    return read_dotenv(text, interpreter_names(chain), allowed=toolbox.dotenv_allowed)
+
+
+def _directory(anchored: ActiveAnchor | None, context: Mapping[str, str]) -> str:
+    if anchored is not None and anchored.anchor.cwd:
+        template = author_template(anchored.anchor.cwd)
+        if all(placeholder in context for placeholder in template.placeholders):
+            return os.path.join(context["project_path"], str(template.render(context)))
+    return context["project_path"]
+
+
+def _find_shadowed(toolbox: Toolbox, item_id: str) -> tuple[str, ...]:
+    answering = toolbox.spaces.find(item_id)
+    hidden = toolbox.spaces.find_shadowed(answering) if answering is not None else ()
+    return tuple(found.path for found in hidden)
+
+
+def _mask_environment(environment: Environment) -> Environment:
+    child = {
+        name: replace(value, value=value.display_value) for name, value in environment.child.items()
+    }
+    lookup = {
+        name: MASK if name in environment.secrets else value
+        for name, value in environment.lookup.items()
+    }
+    return replace(environment, child=child, lookup=lookup)
+
+
+# ── what people and programs see ─────────────────────────────────────────
+
+
+def _secret_names(chain: Chain, environment: Environment) -> list[str]:
+    """The secrets of the surroundings that the authors of a chain refer to, or at least seem to."""
+    headers = [item.header for item in chain.elements]
+    written = repr([(header.config, header.env_config) for header in headers])
+    return [name for name in environment.secrets if name in written]
+
+
+def _secret_values(environment: Environment, names: Iterable[str]) -> frozenset[str]:
+    """The variables of the tool that are secret, and what is called so in its surroundings."""
+    declared = {value.value for value in environment.child.values() if value.secret}
+    secrets = declared | {environment.lookup[name] for name in names if name in environment.lookup}
+    return frozenset(secrets.union(filter(None, map(password_in, secrets))))
+
+
+class SecretMask:
+    """Secrets, and those among the parameters; looked for when there is something to hide them
+    in.
+    """
+
+    def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
+        self._secrets, self._params = secrets, params
+
+    def mask_secrets(self, value: Any) -> Any:
+        """A text, or any other value, without them."""
+        if value is None or isinstance(value, int | float):
+            return value
+        secrets = self._secrets.union(_secrets_in(self._params))
+        if not secrets:
+            return value
+        from plait.core.masking import (
+            mask_value,
+        )  # slow to load, and most calls have nothing to hide
+
+        return mask_value(value, _masker(secrets).mask)
+
+
+@lru_cache(maxsize=64)
+def _masker(secrets: frozenset[str]) -> Masker:
+    """Made once for all calls of a tool: to compile it takes longer than to use it."""
+    from plait.core.masking import Masker
+
+    return Masker(secrets)
+
+
+def _secrets_in(value: Json) -> list[str]:
+    match value:
+        case Secret():
+            return [value.reveal()]
+        case Mapping():
+            return [secret for item in value.values() for secret in _secrets_in(item)]
+        case list():
+            return [secret for item in value for secret in _secrets_in(item)]
+    return []
+
+
+def _records(chain: Chain) -> tuple[Mapping[str, Json], ...]:
+    elements = [
+        {
+            "item_id": item.id,
+            "space": item.space.label,
+            "tool_type": item.header.tool_type,
+            "executor_id": item.header.executor_id,
+            "integrity": item.digest,
+        }
+        for item in chain.elements
+    ]
+    last = {
+        "item_id": chain.primitive,
+        "space": "system",
+        "tool_type": "primitive",
+        "executor_id": None,
+    }
+    return (*elements, last)
