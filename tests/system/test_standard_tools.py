@@ -100,8 +100,8 @@ def printed(call: Invocation) -> str:
 
 
 def test_the_system_space_holds_these_items_and_no_others() -> None:
-    listing = Spaces((Space("system", SYSTEM),)).listing()
-    assert {item for item in listing if item.startswith("core/")} == {*TOOLS, *RUNTIMES}
+    ids = Spaces((Space("system", SYSTEM),)).ids()
+    assert {item for item in ids if item.startswith("core/")} == {*TOOLS, *RUNTIMES}
 
 
 @pytest.mark.parametrize("tool_id", TOOLS)

@@ -192,7 +192,7 @@ def test_one_wrong_file_does_not_hide_that_another_is_missing(tmp_path: Path) ->
     assert spaces_in(tmp_path).missing("x").code == "unknown-tool"
 
 
-def test_a_listing_shows_what_answers_first(tmp_path: Path) -> None:
+def test_the_ids_are_those_of_tools_in_all_spaces(tmp_path: Path) -> None:
     put(
         tmp_path,
         "project",
@@ -203,8 +203,4 @@ def test_a_listing_shows_what_answers_first(tmp_path: Path) -> None:
         "tools/n.txt",
     )
     put(tmp_path, "system", "tools/a.py", "tools/deep/s.sh")
-    listing = spaces_in(tmp_path).listing()
-    assert {item_id: [found.space.name for found in each] for item_id, each in listing.items()} == {
-        "a": ["project", "system"],
-        "deep/s": ["system"],
-    }
+    assert spaces_in(tmp_path).ids() == {"a", "deep/s"}

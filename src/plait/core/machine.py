@@ -94,9 +94,9 @@ def machine_error(error: BaseException, *, run: str | None = None) -> MachineErr
     if limit is None:
         return None
     code, what, fix = limit
-    return MachineError(
-        what, _place(error), f"{fix}; then: plait resume {run}" if run else fix, code=code
-    )
+    name = getattr(error, "filename", None)
+    place = os.fsdecode(name) if isinstance(name, str | bytes) and name else None
+    return MachineError(what, place, f"{fix}; then: plait resume {run}" if run else fix, code=code)
 
 
 def raise_machine_limit(error: BaseException) -> None:
@@ -147,8 +147,3 @@ def _find_limit(error: BaseException) -> tuple[str, str, str] | None:
         case RuntimeError():
             return _NO_PROCESS if "start new thread" in str(error) else None
     return None
-
-
-def _place(error: BaseException) -> str | None:
-    name = getattr(error, "filename", None)
-    return os.fsdecode(name) if isinstance(name, str | bytes) and name else None

@@ -66,15 +66,12 @@ class Masker:
     def mask(self, text: str) -> str:
         """The text with `***` for every secret."""
         if self._stale:
-            self._compile()
+            with self._lock:
+                if self._stale:
+                    self._program = _Program(self._secrets)
+                    self._stale = False
         program = self._program
         return text if program is None else program.mask(text)
-
-    def _compile(self) -> None:
-        with self._lock:
-            if self._stale:
-                self._program = _Program(self._secrets)
-                self._stale = False
 
 
 def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
@@ -220,7 +217,9 @@ def _character(char: str) -> str:
     """A character as text, percent-encoded, or behind the escapes of some language."""
     data = char.encode("utf-8", "surrogatepass")
     plain = "".join(f"\\x{byte:02x}" for byte in data)
-    escaped = "".join(rf"\\+u{_nibbles(unit)}" for unit in _utf16(char))
+    pairs = char.encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(pairs[at : at + 2]) for at in range(0, len(pairs), 2)]
+    escaped = "".join(rf"\\+u{_nibbles(unit)}" for unit in units)
     octets = _bytes(char)
     percent = "".join(f"%{_hex(byte)}" for byte in octets)
     quoted = "".join(rf"\\+x{_hex(byte)}" for byte in octets)
@@ -251,6 +250,10 @@ _SPECIAL: Final = {
 }
 
 
+_BASE64_DIGITS: Final = {"+": "(?:[+-]|%2[Bb])", "/": r"(?:\\*/|_|%2[Ff])"}
+"""Digits that URLs and JSON write differently."""
+
+
 def _base64(data: bytes, alignment: int) -> str:
     """The part of a base64 text that these bytes decide, wherever they begin in it."""
     from base64 import b64encode
@@ -258,13 +261,9 @@ def _base64(data: bytes, alignment: int) -> str:
     coded = b64encode(bytes(alignment) + data).decode("ascii")
     first = ceil(alignment * 8 / 6)
     whole, rest = divmod((alignment + len(data)) * 8, 6)
-    core = f"(?:{_BREAK})*".join(_base64_digit(digit) for digit in coded[first:whole])
+    core = f"(?:{_BREAK})*".join(_BASE64_DIGITS.get(digit, digit) for digit in coded[first:whole])
     # The last digit holds bits of what follows, too: it goes with what it tells of the secret.
     return core + ("[A-Za-z0-9+/_-]?=*" if rest else "=*")
-
-
-def _base64_digit(digit: str) -> str:
-    return {"+": "(?:[+-]|%2[Bb])", "/": r"(?:\\*/|_|%2[Ff])"}.get(digit, digit)
 
 
 def _hex(byte: int) -> str:
@@ -277,11 +276,6 @@ def _nibbles(number: int, *, width: int = 4) -> str:
         digit if digit.isdecimal() else f"[{digit}{digit.upper()}]"
         for digit in f"{number:0{width}x}"
     )
-
-
-def _utf16(char: str) -> list[int]:
-    data = char.encode("utf-16-be", "surrogatepass")
-    return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]
 
 
 def _bytes(text: str) -> bytes:

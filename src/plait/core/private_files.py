@@ -153,18 +153,18 @@ def write_new(path: str, data: bytes) -> None:
     """A file that was not there before, whole, and readable to its owner alone."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = with_os_errors(lambda: os.open(path, flags, 0o600), path, passing=(FileExistsError,))
+
+    def fill() -> None:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+
     try:
-        with_os_errors(lambda: _fill(handle, data), path)
+        with_os_errors(fill, path)
     except TrustError:
         os.unlink(path)
         raise
-
-
-def _fill(handle: int, data: bytes) -> None:
-    with open(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(handle)
 
 
 def sync_folder(folder: str) -> None:

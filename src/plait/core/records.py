@@ -127,18 +127,14 @@ else:
             self.name, self.frozen = name, frozen
 
         def __get__(self, record, cls):
-            from dataclasses import make_dataclass
+            import dataclasses
 
             shown = [
-                (name, cls.__annotations__.get(name, "object"), _standard(one))
+                (name, cls.__annotations__.get(name, "object"), dataclasses.field(**vars(one)))
                 for name, one in cls.__record_fields__.items()
             ]
-            return getattr(make_dataclass(cls.__name__, shown, frozen=self.frozen), self.name)
-
-    def _standard(one):
-        import dataclasses
-
-        return dataclasses.field(**vars(one))
+            shown_class = dataclasses.make_dataclass(cls.__name__, shown, frozen=self.frozen)
+            return getattr(shown_class, self.name)
 
     # ── making an object ─────────────────────────────────────────────────
 

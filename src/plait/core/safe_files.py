@@ -91,7 +91,11 @@ def open_below(
     _refuse_shape(root, relative, links)
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return (way or _by_the_shorter_way)(directory, relative, links)
+        if way is None:
+            # To load ctypes takes longer than the first walks.
+            few = next(_OPENED) < _OPENED_BY_WALKING
+            way = open_by_walking if few else open_with_openat2
+        return way(directory, relative, links)
     except OSError as error:
         # Where links are followed, ELOOP is what it says: too many of them.
         if error.errno == errno.EXDEV:
@@ -112,7 +116,12 @@ def _open_if_present(root: str, relative: str, way: Opener | None) -> Iterator[i
         return
     except OSError as error:
         raise_machine_limit(error)
-        raise _unreadable(relative, root, error) from None
+        raise InputError(
+            f"{relative} cannot be read: {error.strerror}",
+            root,
+            "look at its permissions",
+            code="unreadable",
+        ) from None
     try:
         yield handle
     finally:
@@ -131,11 +140,6 @@ def _refuse_shape(root: str, relative: str, links: Links) -> None:
 
 
 _OPENED: Final = count()
-
-
-def _by_the_shorter_way(directory: int, relative: str, links: Links) -> int:
-    few = next(_OPENED) < _OPENED_BY_WALKING
-    return (open_by_walking if few else open_with_openat2)(directory, relative, links)
 
 
 def open_with_openat2(directory: int, relative: str, links: Links = "refused") -> int:
@@ -161,7 +165,10 @@ def open_by_walking(directory: int, relative: str, links: Links = "refused") -> 
             if name in ("", "."):
                 continue
             if name == "..":
-                _step_back(held)
+                # To the folder that we came from: by now `..` may lead somewhere else.
+                if len(held) == 1:
+                    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+                os.close(held.pop())
             elif links == "inside" and (target := _link(name, held[-1])) is not None:
                 followed += 1
                 left += _link_parts(target, followed)
@@ -173,13 +180,6 @@ def open_by_walking(directory: int, relative: str, links: Links = "refused") -> 
     finally:
         for folder in held:
             os.close(folder)
-
-
-def _step_back(held: list[int]) -> None:
-    """To the folder that we came from: what `..` means there by now may be somewhere else."""
-    if len(held) == 1:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-    os.close(held.pop())
 
 
 def _link(name: str, held: int) -> str | None:
@@ -257,15 +257,6 @@ def _too_large(relative: str, root: str) -> LimitError:
         root,
         "keep large data outside the space",
         code="file-too-large",
-    )
-
-
-def _unreadable(relative: str, root: str, error: OSError) -> InputError:
-    return InputError(
-        f"{relative} cannot be read: {error.strerror}",
-        root,
-        "look at its permissions",
-        code="unreadable",
     )
 
 

@@ -106,7 +106,9 @@ def _draw_line(number: int, spans: list[Span]) -> str:
         "\t" if a == "\t" and b == " " else b
         for a, b in zip(shown.ljust(len(marks)), marks, strict=False)
     )
-    return f"{gutter} | {_printable(shown)}\n{' ' * len(gutter)} | {marks}"
+    # Control characters in a quoted line could drive the reader's terminal.
+    shown = "".join(c if c.isprintable() or c == "\t" else "�" for c in shown)
+    return f"{gutter} | {shown}\n{' ' * len(gutter)} | {marks}"
 
 
 def _window(line: str, carets: str) -> tuple[str, str]:
@@ -117,11 +119,6 @@ def _window(line: str, carets: str) -> tuple[str, str]:
     end = start + MAX_DRAWN_COLUMNS
     left, right = ("…" if start else ""), ("…" if end < len(line) else "")
     return left + line[start:end] + right, " " * len(left) + carets[start:end]
-
-
-def _printable(text: str) -> str:
-    # Control characters in a quoted line could drive the reader's terminal.
-    return "".join(c if c.isprintable() or c == "\t" else "�" for c in text)
 
 
 @lru_cache(maxsize=2)  # a file with many problems asks for the same text again and again

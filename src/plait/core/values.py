@@ -139,7 +139,10 @@ def json_value(written: str) -> Json:
     """
     value: Json = _READER.decode(written)
     if "\\ud" in written or "\\uD" in written:
-        _require_surrogate_pairs(written)
+        # Bytes of a process that are no text look like halves, too, and may stay: only escapes are
+        # looked at.
+        escapes = written.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        json.dumps(_READER.decode(escapes), ensure_ascii=False).encode("utf-8")
     return value
 
 
@@ -161,13 +164,6 @@ def json_error(error: json.JSONDecodeError) -> json.JSONDecodeError:
     return json.JSONDecodeError(
         f"Illegal trailing comma before end of {kind}", error.doc, len(before) - 1
     )
-
-
-def _require_surrogate_pairs(written: str) -> None:
-    # Bytes of a process that are no text look like halves, too, and may stay: only escapes are
-    # looked at.
-    read = _READER.decode(written.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-    json.dumps(read, ensure_ascii=False).encode("utf-8")
 
 
 def finite_number(number: str) -> float:

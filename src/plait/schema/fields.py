@@ -119,7 +119,15 @@ class Fields:
     def integer(self, name: str) -> int | None:
         node = self.get(name)
         if node is not None and has_placeholders(node):
-            return self._render_integer(name, node)
+            kind = self._field(name).kind
+            filled = text(to_template(node).render(self.scope)).strip()
+            number = int(filled) if re.fullmatch("[0-9]{1,12}", filled) else None
+            if number is None or (
+                isinstance(kind, Integer)
+                and not kind.least <= number <= (number if kind.most is None else kind.most)
+            ):
+                raise _not_filled(node, name, kind)
+            return number
         value = self._value(name)
         return value if is_whole(value) else None
 
@@ -176,23 +184,11 @@ class Fields:
         node = self.get(name)
         return self._field(name).default if node is None else node.data()
 
-    def _render_integer(self, name: str, node: Node) -> int:
-        kind = self._field(name).kind
-        filled = text(to_template(node).render(self.scope)).strip()
-        number = int(filled) if re.fullmatch("[0-9]{1,12}", filled) else None
-        if number is None or (isinstance(kind, Integer) and not _is_in(number, kind)):
-            raise _not_filled(node, name, kind)
-        return number
-
     def _field(self, name: str) -> Field:
         field = fields_by_spelling(self.form).get(name)
         if field is None:
             raise InternalError(f"a {self.form} has no field '{name}'")
         return field
-
-
-def _is_in(number: int, kind: Integer) -> bool:
-    return kind.least <= number and (kind.most is None or number <= kind.most)
 
 
 def _not_filled(node: Node, name: str, kind: Kind) -> InputError:

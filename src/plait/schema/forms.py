@@ -60,20 +60,16 @@ def record_types_in(kind: Kind) -> list[RecordType]:
 
 
 def _collect(kind: Kind, found: set[str]) -> None:
-    for inner in _within(kind):
-        _collect(inner, found)
-    if isinstance(kind, Record) and kind.form not in found:
-        found.add(kind.form)
-        for field in record_type(kind.form).fields:
-            _collect(field.kind, found)
-
-
-def _within(kind: Kind) -> Iterator[Kind]:
     match kind:
         case MapOf(inner) | ListOf(inner):
-            yield inner
+            _collect(inner, found)
         case OneOf(kinds):
-            yield from kinds
+            for one in kinds:
+                _collect(one, found)
+        case Record(form) if form not in found:
+            found.add(form)
+            for field in record_type(form).fields:
+                _collect(field.kind, found)
 
 
 @cache

@@ -175,7 +175,9 @@ def _problems(node: Node, kind: Kind, called: str) -> Iterator[Problem]:
             assert isinstance(node, Mapping)
             for key, value in node.entries:
                 if keys.pattern and not re.fullmatch(keys.pattern, str(key.value)):
-                    yield _wrong_key(key, keys, called)
+                    named = f"'{printable_name(str(key.value))}'"
+                    what = f"{named} cannot be a key of {called}: a key is {keys.description}"
+                    yield Problem(what, key.span, code="wrong-type")
                 yield from _problems(value, inner, f"'{printable_name(str(key.value))}'")
         case ListOf(inner, least):
             assert isinstance(node, Sequence)
@@ -295,7 +297,7 @@ def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[
         if len(found) > 1:
             yield Problem(
                 f"{thing} has exactly one of {format_names(form.one_of, most=20)}; "
-                f"this one has {_and(found)}",
+                f"this one has {', '.join(found[:-1])} and {found[-1]}",
                 node.key_span(seen[found[1]]),
                 "split it, or remove all but one",
                 code="several-commands",
@@ -400,15 +402,6 @@ def _start(node: Node) -> Span:
     return node.span
 
 
-def _wrong_key(key: Scalar, keys: PlainText, called: str) -> Problem:
-    return Problem(
-        f"'{printable_name(str(key.value))}' cannot be a key of {called}: a key is "
-        f"{keys.description}",
-        key.span,
-        code="wrong-type",
-    )  # fmt: skip
-
-
 def node_type_name(node: Node) -> str:
     match node:
         case Mapping():
@@ -422,7 +415,3 @@ def node_type_name(node: Node) -> str:
         case Scalar(str()):
             return "text"
     return "a number"
-
-
-def _and(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"

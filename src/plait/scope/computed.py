@@ -224,17 +224,12 @@ class _Cache:
                 try:
                     entry.answer, entry.made = make(), True
                 finally:
+                    # What failed, or was not there, is not known: who asks next tries again.
                     if not entry.made or (key[0] == "file" and entry.answer is UNDEFINED):
-                        self._forget(key, entry)
+                        with self._lock:
+                            if self._entries.get(key) is entry:
+                                del self._entries[key]
             return entry.answer
-
-    def _forget(self, key: tuple[str, str, str], entry: _Entry) -> None:
-        """What failed, or was not there, is not known: the next one who asks tries again, and is no
-        hit.
-        """
-        with self._lock:
-            if self._entries.get(key) is entry:
-                del self._entries[key]
 
     def _entry(self, key: tuple[str, str, str]) -> _Entry:
         with self._lock:

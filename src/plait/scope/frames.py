@@ -177,7 +177,10 @@ class Scope:
             facts = self.names.get(path.root + FACTS)
             return UNDEFINED if facts is None else follow_path(facts, path.keys)
         if path.root in ALIASES:
-            return self._alias(path)
+            item = self.names.get("item", UNDEFINED)
+            if isinstance(item, Mapping):
+                item = item.get(ALIASES[path.root], UNDEFINED)
+            return item if item is UNDEFINED else follow_path(item, path.keys)
         if path.root == "env" and len(path.keys) == 1:
             return self.sources.environment(str(path.keys[0]))
         if path.root == "uuid" and not path.keys:
@@ -189,12 +192,6 @@ class Scope:
 
     def command(self, pieces: list[Piece], source: Source) -> Answer:
         return self.sources.command(pieces, source)
-
-    def _alias(self, path: Path) -> Answer:
-        item = self.names.get("item", UNDEFINED)
-        if isinstance(item, Mapping):
-            item = item.get(ALIASES[path.root], UNDEFINED)
-        return item if item is UNDEFINED else follow_path(item, path.keys)
 
     def _set(
         self,

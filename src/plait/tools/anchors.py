@@ -12,7 +12,7 @@ through it is verified before the start.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from plait.core.errors import InputError, LimitError
@@ -57,7 +57,14 @@ def find_anchor(chain: Chain, project: str | None) -> ActiveAnchor | None:
         return None
     item, anchor = declared
     tool_dir = os.path.dirname(chain.tool.path)
-    marked = _find_marker(_search_folders(chain, anchor), anchor.markers_any)
+    marked = next(
+        (
+            folder
+            for folder in _search_folders(chain, anchor)
+            if any(os.path.exists(os.path.join(folder, name)) for name in anchor.markers_any)
+        ),
+        None,
+    )
     if anchor.mode == "auto" and marked is None:
         return None
     root = {
@@ -278,24 +285,15 @@ def _find_anchor(chain: Chain) -> tuple[ToolFile, Anchor] | None:
     return None
 
 
-def _search_folders(chain: Chain, anchor: Anchor) -> Iterable[str]:
+def _search_folders(chain: Chain, anchor: Anchor) -> Iterator[str]:
     """The folders in which a marker counts: the tool's own, and those above it if the anchor says
     so.
     """
-    own = os.path.dirname(chain.tool.path)
-    return _upwards(own, chain.tool.space.root) if anchor.search_up else (own,)
-
-
-def _find_marker(folders: Iterable[str], markers: Sequence[str]) -> str | None:
-    """The nearest of the folders with a marker."""
-    for folder in folders:
-        if any(os.path.exists(os.path.join(folder, marker)) for marker in markers):
-            return folder
-    return None
-
-
-def _upwards(start: str, stop: str) -> Iterator[str]:
-    folder = start
+    folder = os.path.dirname(chain.tool.path)
+    if not anchor.search_up:
+        yield folder
+        return
+    stop = chain.tool.space.root
     while os.path.commonpath([folder, stop]) == stop:
         yield folder
         if folder == stop:

@@ -71,7 +71,9 @@ class CodeParams:
     def __init__(self, tool_id: str, schemas: Iterable[Schema | None]) -> None:
         self.tool_id = tool_id
         self._schemas = [
-            schema for schema in schemas if schema is not None and _mentions_code(schema)
+            schema
+            for schema in schemas
+            if schema is not None and any(CODE in part for part in _subschemas(schema))
         ]
 
     def __bool__(self) -> bool:
@@ -138,10 +140,6 @@ class _At:
 
     schema: Schema
     whole: Schema
-
-
-def _mentions_code(schema: Json) -> bool:
-    return any(CODE in part for part in _subschemas(schema))
 
 
 def _subschemas(schema: Json) -> Iterator[Schema]:
@@ -287,7 +285,9 @@ def _places(node: Node, schemas: list[_At], outer: Mark | None, path: Path) -> I
 
 def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
     mark, source = place.mark, place.leaf.source
-    for placeholder in _outer_placeholders(place.leaf):
+    for placeholder in place.leaf.program.parts:
+        if isinstance(placeholder, Text):
+            continue
         written = source.text[placeholder.start : placeholder.end]
         where = Span(source, placeholder.start, placeholder.end)
         code = f"'{place.name}' of '{tool_id}' is {mark.language} code"
@@ -319,10 +319,6 @@ def _safe_form(mark: Mark) -> str:
     )
 
 
-def _outer_placeholders(leaf: Leaf) -> Iterator[Placeholder | FilledPlaceholder]:
-    return (part for part in leaf.program.parts if not isinstance(part, Text))
-
-
 def _formats(written: Placeholder | FilledPlaceholder) -> set[str]:
     placeholder = original_placeholder(written)
     alternatives = placeholder.alternatives if isinstance(placeholder, ContextPlaceholder) else ()
@@ -344,7 +340,10 @@ def _fill_tree(
         given = filled.get(place.mark.values, {}) if isinstance(filled, dict) else {}
         pieces = _pieces(place, template, lookup, filled, strict=strict)
         code, bound = _bind_code(pieces, place, lookup, given if isinstance(given, Mapping) else {})
-        _put(filled, place.path, code)
+        holder = filled
+        for step in place.path[:-1]:
+            holder = holder[step]
+        holder[place.path[-1]] = code
         if bound and isinstance(
             given, Mapping
         ):  # of anything else the tool's schema says what is wrong
@@ -391,7 +390,12 @@ def _bind_code(
             written.append(piece)
             continue
         if written and written[-1].endswith("$"):
-            raise _after_dollar(piece, place.leaf)
+            raise ShellRefusedError(
+                "a '$' right before a value would hide that value",
+                Span(place.leaf.source, piece.placeholder.start, piece.placeholder.end),
+                "put something between them, or leave the '$' away",
+                code="value-as-code",
+            )
         number += 1
         while (name := f"value_{number}") in taken:
             number += 1
@@ -406,18 +410,3 @@ def _value_format(piece: PlacedValue, mark: Mark, lookup: Lookup) -> str:
         piece.placeholder, lookup, of_author=True
     )
     return ":opt" if may and mark.language in SHELLS else ""
-
-
-def _after_dollar(piece: PlacedValue, leaf: Leaf) -> ShellRefusedError:
-    return ShellRefusedError(
-        "a '$' right before a value would hide that value",
-        Span(leaf.source, piece.placeholder.start, piece.placeholder.end),
-        "put something between them, or leave the '$' away",
-        code="value-as-code",
-    )
-
-
-def _put(tree: Json, path: Path, value: Json) -> None:
-    for step in path[:-1]:
-        tree = tree[step]
-    tree[path[-1]] = value

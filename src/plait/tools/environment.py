@@ -114,7 +114,8 @@ def read_dotenv(
     refused = dict.fromkeys(
         name
         for name, _ in written
-        if name not in allowed and (name in protected or _is_loader(name))
+        if name not in allowed
+        and (name in protected or any(fnmatch.fnmatchcase(name, one) for one in _LOADERS))
     )
     unread = tuple(
         one.original.line
@@ -210,7 +211,3 @@ def _config_values(
 def author_template(text: str) -> Template:
     """What an author wrote in a header, compiled once however often it is called."""
     return compile_template(text, "config")
-
-
-def _is_loader(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _LOADERS)

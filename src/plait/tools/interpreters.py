@@ -49,7 +49,11 @@ class SearchPaths:
 
     def is_program(self, path: str) -> bool:
         self.looked.append(path)
-        return _is_program(path)
+        try:
+            mode = os.stat(path).st_mode
+        except (OSError, ValueError):
+            return False
+        return os.path.isabs(path) and stat.S_ISREG(mode) and os.access(path, os.X_OK)
 
 
 def locate(interpreter: Interpreter, around: SearchPaths, *, where: str) -> InterpreterPath:
@@ -152,11 +156,3 @@ def _on_path(name: str, around: SearchPaths) -> str | None:
     folders = around.host.get("PATH", os.defpath).split(os.pathsep)
     places = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
     return next((path for path in places if around.is_program(path)), None)
-
-
-def _is_program(path: str) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return os.path.isabs(path) and stat.S_ISREG(mode) and os.access(path, os.X_OK)

@@ -134,7 +134,11 @@ class Snapshots:
         made = tempfile.mkdtemp(prefix=".new-", dir=self.root)
         try:
             for relative, item in files.items():
-                _write(os.path.join(made, relative), item.data)
+                path = os.path.join(made, relative)
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(item.data)
+                os.chmod(path, 0o500)
             for relative in files:
                 _sync(os.path.join(made, relative))
             if packages:
@@ -190,7 +194,7 @@ class Snapshots:
         """Remove unused copies beyond the limits, the oldest first."""
         import shutil
 
-        copies = sorted(_copies(self.root))
+        copies = sorted(_find_copies(self.root))
         size = sum(copy.size for copy in copies)
         count = len(copies)
         # A description of its own: the locks that this process holds count like those of any other.
@@ -239,21 +243,16 @@ class _Copy:
         return (self.used, self.folder) < (other.used, other.folder)
 
 
-def _copies(root: str) -> Iterator[_Copy]:
+def _find_copies(root: str) -> Iterator[_Copy]:
     for entry in os.scandir(root):
         if not entry.name.startswith("."):
             with suppress(FileNotFoundError):  # another process removes it just now
-                yield _Copy(
-                    entry.stat(follow_symlinks=False).st_mtime_ns, entry.path, _size(entry.path)
+                size = sum(
+                    os.lstat(os.path.join(inner, name)).st_size
+                    for inner, _, files in os.walk(entry.path, followlinks=False)
+                    for name in files
                 )
-
-
-def _size(folder: str) -> int:
-    return sum(
-        os.lstat(os.path.join(inner, name)).st_size
-        for inner, _, files in os.walk(folder, followlinks=False)
-        for name in files
-    )
+                yield _Copy(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path, size)
 
 
 # ── locks on single bytes ────────────────────────────────────────────────
@@ -314,13 +313,6 @@ def _byte(kind: int, folder: str) -> bytes:
     from struct import pack
 
     return pack("hhqqi4x", kind, os.SEEK_SET, int(os.path.basename(folder)[:15], 16), 1, 0)
-
-
-def _write(path: str, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data)
-    os.chmod(path, 0o500)
 
 
 def _sync(path: str) -> None:

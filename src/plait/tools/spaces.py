@@ -123,7 +123,13 @@ class Spaces:
         `looking` gets each space and id just before the file is searched there.
         """
         names = tuple(dict.fromkeys((normalize_id(item_id), current_id(item_id))))
-        found = _first(_visible_spaces(self.spaces, within), folder, names, looking)
+        # An item of `within` depends only on its own space and those below.
+        visible = [
+            space
+            for space in self.spaces
+            if within is None or space.precedence <= within.precedence
+        ]
+        found = _first(visible, folder, names, looking)
         return found if found is not None else _first(self.bundles(), folder, names, looking)
 
     def find_shadowed(
@@ -133,16 +139,6 @@ class Spaces:
         lower = [space for space in self.all if space.precedence < found.space.precedence]
         hidden = (_in_space(space, folder, found.id) for space in lower)
         return tuple(item for item in hidden if item is not None)
-
-    def listing(self, *, folder: str = "tools") -> dict[str, list[ToolLocation]]:
-        """Every id, with the files that have it, the answering one first."""
-        found: dict[str, list[ToolLocation]] = {}
-        for space in self.all:
-            for item_id in sorted(_ids_in(space, folder)):
-                item = _in_space(space, folder, item_id)
-                if item is not None:
-                    found.setdefault(item_id, []).append(item)
-        return found
 
     def ids(self, *, folder: str = "tools") -> set[str]:
         """Every id by its name alone: no file is opened, so a wrong one hides no other."""
@@ -159,11 +155,6 @@ class Spaces:
             fix=(f"did you mean '{guess}'? " if guess else "") + f"looked in {looked}{listed}",
             code="unknown-tool",
         )
-
-
-def _visible_spaces(spaces: Sequence[Space], within: Space | None) -> list[Space]:
-    """The spaces that an item of `within` may depend on."""
-    return [space for space in spaces if within is None or space.precedence <= within.precedence]
 
 
 def _first(

@@ -40,7 +40,10 @@ def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
     found += _schema_problems(chain)
     if chain.primitive != FLOW:
         found += _config_problems(chain, project)
-        found += _folder_problems(chain, project)
+        try:
+            tool_folder(chain, find_anchor(chain, project))
+        except PlaitError as error:  # the folder cannot be copied with the tool
+            found += error.problems
     return found
 
 
@@ -64,15 +67,6 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
         chain, project, [given(sample) for sample in SAMPLES], with_defaults(shortest, tool)
     )
     return [problem for problem in found if problem.what not in of_tool]
-
-
-def _folder_problems(chain: Chain, project: str | None) -> tuple[Problem, ...]:
-    """Why the folder of a tool cannot be copied with it."""
-    try:
-        tool_folder(chain, find_anchor(chain, project))
-    except PlaitError as error:
-        return error.problems
-    return ()
 
 
 def schema_problem(schema: Mapping[str, Json], tool_id: str, path: str) -> Problem | None:
@@ -128,7 +122,10 @@ def _binding_problems(
     folder = os.path.dirname(chain.tool.path)
     try:
         author = Config(chain, params={}, context=context, env={})
-        environment = Environment({}, dict.fromkeys(_variables(author), variable))
+        # Each variable that the config names could have a value where the tool is called.
+        named = author.template(author.written).placeholders
+        variables = [str(placeholder) for placeholder in named if placeholder.kind == "env"]
+        environment = Environment({}, dict.fromkeys(variables, variable))
         Binding(chain, context, environment, project, project or folder).bind(params)
     except PlaitError as error:
         return {one.what: one for one in error.problems if one.code not in _OF_VALUES}
@@ -147,12 +144,6 @@ def _context(chain: Chain, project: str | None) -> dict[str, Json]:
         "user_space": folder,
         "system_space": folder,
     }
-
-
-def _variables(author: Config) -> Iterator[str]:
-    """The variables that the config names: each could have a value where the tool is called."""
-    template = author.template(author.written)
-    return (str(placeholder) for placeholder in template.placeholders if placeholder.kind == "env")
 
 
 def _parameter_schemas(chain: Chain) -> Mapping[str, Json]:

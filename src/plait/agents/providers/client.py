@@ -132,8 +132,13 @@ class HttpModel:
         model = self._model(ask)
         call = self._call(ask, model)
         stream = None if on_text is None else _MaskedStream(on_text, self._secrets)
+        broken = partial(self._incomplete_error, ask, model)
         with self._open_exchange(call, deadline, stop) as exchange:
-            answer = self._read(exchange, stream, partial(self._incomplete_error, ask, model))
+            kind = exchange.head().headers.get("content-type", "").partition(";")[0]
+            # Some servers do not stream although the request asks for it.
+            is_streamed = kind.strip().lower() == "text/event-stream"
+            read = self._read_stream if is_streamed else self._whole
+            answer = read(exchange, stream, broken)
         if self._secrets:
             answer = ModelResponse.of(mask_value(answer.record(), self.mask))
         usage = self._with_cost(estimate_usage(answer, ask), model, answer.model or model)
@@ -165,12 +170,13 @@ class HttpModel:
         shape = RequestShape(model, spec.structured, spec.stream)
         values = self._family.values(replace(ask, options=self._options(ask)), shape)
         body = render_json(spec.body, values, env=self._environ)
+        base = render_url(spec.base_url, {}, env=self._environ, host_from_value=True)
         headers = [
             (name, render_header(value, {}, env=self._environ)) for name, value in spec.headers
         ]
         return RequestCall(
             "POST",
-            self._url(model),
+            base.rstrip("/") + render_url(spec.path, {"model": model}, env=self._environ),
             (*headers, *self._key_header(), ("content-type", "application/json")),
             # JSON cannot hold the bytes of a command's output that are not text.
             body.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode(),
@@ -201,10 +207,6 @@ class HttpModel:
             options["max_tokens"] = most
         return options
 
-    def _url(self, model: str) -> str:
-        base = render_url(self._spec.base_url, {}, env=self._environ, host_from_value=True)
-        return base.rstrip("/") + render_url(self._spec.path, {"model": model}, env=self._environ)
-
     def _key_header(self) -> list[tuple[str, str]]:
         auth = self._spec.auth
         if auth.type == "none" or (auth.optional and not self._key):
@@ -234,7 +236,9 @@ class HttpModel:
                 head = exchange.head()
                 if 200 <= head.status < 300:
                     return exchange
-                pause = self._pause_after(head, pauses)
+                pause = next(pauses, None) if head.status in self._spec.statuses else None
+                asked = None if pause is None else pause_asked(head.headers, self._now())
+                pause = pause if asked is None else asked
                 failure = self._unwelcome(exchange, head, attempt)
             except RequestError as error:
                 pause = next(pauses, None) if error.code == "unreachable" else None
@@ -258,13 +262,6 @@ class HttpModel:
             )
         return _Exchange(self._open, replace(call, limits=CallLimits(timeout=left)), stop)
 
-    def _pause_after(self, head: Head, pauses: Iterator[float]) -> float | None:
-        if head.status not in self._spec.statuses:
-            return None
-        pause = next(pauses, None)
-        asked = None if pause is None else pause_asked(head.headers, self._now())
-        return pause if asked is None else asked
-
     def _unwelcome(self, exchange: _Exchange, head: Head, attempt: int) -> Failure:
         """The failure for a status that is not a success."""
         try:
@@ -274,7 +271,8 @@ class HttpModel:
         data = _json(body)
         kind, todo = self._meaning(head)
         # Mask first: a secret that is cut in half is not found.
-        message = self.mask(_server_message(data, body))[:MOST_KEPT]
+        text = error_text(data)
+        message = self.mask(body.decode("utf-8", "replace") if text is None else text)[:MOST_KEPT]
         word = error_code(data)
         phrase = next((f" {known.phrase}" for known in HTTPStatus if known == head.status), "")
         named = f" ({word})" if word else ""
@@ -321,15 +319,6 @@ class HttpModel:
         return Failure(f"{what}; {fix}" if fix else what, _failure_kind(error))
 
     # ── the answer ───────────────────────────────────────────────────────
-
-    def _read(
-        self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
-    ) -> ModelResponse:
-        kind = exchange.head().headers.get("content-type", "").partition(";")[0].strip().lower()
-        # Some servers do not stream although the request asks for it.
-        if kind == "text/event-stream":
-            return self._read_stream(exchange, stream, broken)
-        return self._whole(exchange, stream, broken)
 
     def _whole(
         self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
@@ -559,12 +548,6 @@ def _json(body: bytes) -> Json:
         return json.loads(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-
-
-def _server_message(data: Json, body: bytes) -> str:
-    """The server's error message, for the record."""
-    text = error_text(data)
-    return body.decode("utf-8", "replace") if text is None else text
 
 
 def _quote_line(message: str) -> str:

@@ -19,7 +19,6 @@ from plait.agents.messages import (
     ModelResponse,
     OnText,
     TokenUsage,
-    ToolOffer,
     ToolRequest,
 )
 from plait.agents.providers.structured import Model
@@ -37,6 +36,9 @@ LINES: Final = (".jsonl", ".ndjson")
 ENTRY: Final = ("ask", "answer")
 ANSWER: Final = ("text", "uses", "usage", "model", "ending", "data", "blocks")
 USE: Final = ("id", "name", "arguments")
+_FIX: Final = (
+    "an exchange has ask and answer; an answer is text, or a map: text, uses, usage, model, ending"
+)
 ENDINGS: Final = ("end", "tools", "length", "refused")
 
 
@@ -49,7 +51,10 @@ def request_key(ask: ModelRequest) -> dict[str, Json]:
         "model": ask.model,
         "system": ask.system,
         "messages": [_message(message) for message in ask.messages],
-        "tools": [_offer(offer) for offer in ask.tools],
+        "tools": [
+            {"name": offer.name, "description": offer.description, "schema": dict(offer.schema)}
+            for offer in ask.tools
+        ],
         "schema": None if ask.schema is None else dict(ask.schema),
     }
     return {name: value for name, value in fields.items() if value}
@@ -64,10 +69,6 @@ def _message(message: Message) -> dict[str, Json]:
         "blocks": message.blocks,
     }
     return {"role": message.role, **{name: value for name, value in fields.items() if value}}
-
-
-def _offer(offer: ToolOffer) -> dict[str, Json]:
-    return {"name": offer.name, "description": offer.description, "schema": dict(offer.schema)}
 
 
 # ── files ────────────────────────────────────────────────────────────────
@@ -91,7 +92,9 @@ def load(path: str) -> list[Entry]:
     problems: list[Problem] = []
     for number, exchange in enumerate(found, 1):
         wrong = list(_wrong(exchange))
-        problems += [_problem(path, number, one) for one in wrong]
+        problems += [
+            Problem(f"exchange {number}: {what}", path, _FIX, code="replay") for what in wrong
+        ]
         if not wrong:
             entries.append(Entry(exchange.get("ask"), _answer(exchange["answer"])))
     if problems:
@@ -125,14 +128,6 @@ def _lines(path: str) -> Iterator[Json]:
         raise InputError(
             "this file cannot be read", path, "check that it is UTF-8 text", code="no-file"
         ) from None
-
-
-def _problem(path: str, number: int, what: str) -> Problem:
-    fix = (
-        "an exchange has ask and answer; an answer is text, or a map: text, uses, usage, model, "
-        "ending"
-    )
-    return Problem(f"exchange {number}: {what}", path, fix, code="replay")
 
 
 def _wrong(exchange: Json) -> Iterator[str]:
@@ -317,7 +312,12 @@ class RecordingModel:
         on_text: OnText | None = None,
     ) -> ModelResponse:
         answer = self._inner.once(ask, timeout=timeout, stop=stop, on_text=on_text)
-        exchange = {"ask": request_key(ask), "answer": _sparse(answer)}
+        sparse = {
+            name: value
+            for name, value in answer.record().items()
+            if value or name in ("text", "usage")
+        }
+        exchange = {"ask": request_key(ask), "answer": sparse}
         self._write(json_text(mask_value(exchange, self._mask)) + "\n")
         return answer
 
@@ -336,12 +336,6 @@ class RecordingModel:
                 "choose another file",
                 code="replay",
             ) from None
-
-
-def _sparse(answer: ModelResponse) -> dict[str, Json]:
-    return {
-        name: value for name, value in answer.record().items() if value or name in ("text", "usage")
-    }
 
 
 def _refusal_error(what: str) -> StepError:

@@ -114,7 +114,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
             for placeholder in default_model.placeholders
             if placeholder.kind == "env"
         ),
-        prices=_prices(fields),
+        prices={model: _price(price.data()) for model, price in fields.entries("prices")},
         max_tokens=limits.integer("max_tokens"),
         retry=Retry(
             attempts=retry.integer("attempts") or 1,
@@ -199,10 +199,6 @@ def _auth(fields: Fields | None) -> Auth:
     header = fields.text("header") or ""
     named = (fields.text("env") or "", header, fields.flag("optional"))
     return Auth("header", *named) if fields.text("type") == "header" else Auth("bearer", *named)
-
-
-def _prices(fields: Fields) -> dict[str, Price]:
-    return {model: _price(price.data()) for model, price in fields.entries("prices")}
 
 
 def _price(price: Json) -> Price:

@@ -101,7 +101,13 @@ class StructuredProvider:
                 )
             left -= 1
             response = Message("assistant", answer.text or "(nothing)")
-            correction = Message("user", _correction(found, schema))
+            wrong = "\n".join(f"- {one}" for one in found.wrong)
+            correction = Message(
+                "user",
+                f"This answer cannot be used:\n{wrong}\n"
+                f"It has to be valid against this JSON Schema:\n{json_text(schema)}\n"
+                "Give the whole answer again, as JSON alone.",
+            )
             ask = replace(ask, messages=(*ask.messages, response, correction))
 
 
@@ -133,15 +139,6 @@ def _why(found: StructuredResult, schema: Mapping[str, Json]) -> str:
     if not found.is_json:
         return "is not JSON"
     return f"does not fit the schema: see {', '.join(schema_violations(found.data, schema))} there"
-
-
-def _correction(found: StructuredResult, schema: Mapping[str, Json]) -> str:
-    wrong = "\n".join(f"- {one}" for one in found.wrong)
-    return (
-        f"This answer cannot be used:\n{wrong}\n"
-        f"It has to be valid against this JSON Schema:\n{json_text(schema)}\n"
-        "Give the whole answer again, as JSON alone."
-    )
 
 
 def _bad(name: str, answer: ModelResponse, why: str, asked: int) -> Failure:

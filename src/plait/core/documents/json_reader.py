@@ -54,7 +54,8 @@ def parse_json(text: str, name: str) -> Json:
         raise _together(problems) from None
     except RecursionError:
         raise _too_deep(source) from None
-    if hooks.doubt or _may_hold_half_a_pair(source.text):
+    may_hold_half_a_pair = "\\ud" in source.text or "\\uD" in source.text
+    if hooks.doubt or may_hold_half_a_pair or not _is_whole(source.text):
         problems = _problems(source, len(source.text))
         if problems:
             raise _together(problems)
@@ -114,10 +115,6 @@ def _is_deeper(data: Json, levels: int) -> bool:
 
 def _holders(values: Iterable[Json]) -> list[Json]:
     return [value for value in values if isinstance(value, (dict, list))]
-
-
-def _may_hold_half_a_pair(text: str) -> bool:
-    return "\\ud" in text or "\\uD" in text or not _is_whole(text)
 
 
 def _is_whole(text: str) -> bool:
@@ -232,16 +229,12 @@ _WORDS: Final = (
 def _syntax_problem(source: Source, error: json.JSONDecodeError) -> Problem:
     other = ("", "this cannot be read as JSON", "check quotes and commas")
     _, what, fix = next((row for row in _WORDS if error.msg.startswith(row[0])), other)
-    if error.msg.startswith("Expecting value") and _is_at_start(source.text, error.pos):
+    # Does something begin there, and nothing before it?  A bracket that closes ends a list.
+    is_begun = source.text[error.pos : error.pos + 1] not in ("", "]", "}", ",", ":")
+    is_first = not source.text[: error.pos].strip()
+    if error.msg.startswith("Expecting value") and is_begun and is_first:
         what, fix = (
             "this is not JSON",
             "JSON begins with [ or {; a single value is a string in double quotes or a number",
         )
     return Problem(what, Span(source, error.pos, error.pos + 1), fix, code="syntax")
-
-
-def _is_at_start(text: str, place: int) -> bool:
-    """Does something begin there, and nothing before it?  A bracket that closes is the end of a
-    list.
-    """
-    return text[place : place + 1] not in ("", "]", "}", ",", ":") and not text[:place].strip()

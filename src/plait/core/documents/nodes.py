@@ -167,20 +167,15 @@ def check_keys(
     for key, _ in mapping.entries:
         name = str(key.value)
         if name not in known:
-            close = _beginning(name, known) or closest_name(name, known)
+            # `retry` for `retry_config`: where one says more than a name has, its beginning is meant.
+            begins = (one for one in known if name.startswith(f"{one}_"))
+            close = max(begins, key=len, default=None) or closest_name(name, known)
             fix = f"did you mean '{close}'?" if close else f"{thing} has: {format_names(known)}"
             if close is None or mapping.get(close) is not None:
                 fix = elsewhere(name) or fix
             what = f"'{printable_name(name)}' is not a field of {thing}"
             problems.append(Problem(what, key.span, fix, code="unknown-field"))
     return problems
-
-
-def _beginning(name: str, known: list[str]) -> str | None:
-    """`retry` for `retry_config`: where one says more than a name has, its beginning is what is
-    meant.
-    """
-    return max((one for one in known if name.startswith(f"{one}_")), key=len, default=None)
 
 
 def merge(layers: abc.Sequence[Node]) -> Node:

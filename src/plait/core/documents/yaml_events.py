@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 def read_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
     """The events of a text; `pure` takes the parser in Python, as does a PyYAML without libyaml."""
     _require_readable_text(source)
-    _require_no_directives(source)
+    # Also a bound: libyaml compares each %TAG with all before it.
+    found = _PROLOGUE.match(source.text)
+    if found and found[1] != "%YAML":
+        what = "directives other than %YAML are not read"
+        raise DocumentError(what, Span(source, *found.span(1)), "remove this line", code="syntax")
     return _parse_events(source, pure=pure)
 
 
@@ -88,14 +92,6 @@ def _odd_character(character: str, where: Span) -> Problem:
 
 
 _PROLOGUE = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*(%[A-Za-z]*+)")
-
-
-def _require_no_directives(source: Source) -> None:
-    # Also a bound: libyaml compares each %TAG with all before it.
-    found = _PROLOGUE.match(source.text)
-    if found and found[1] != "%YAML":
-        what = "directives other than %YAML are not read"
-        raise DocumentError(what, Span(source, *found.span(1)), "remove this line", code="syntax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +190,10 @@ def _syntax_problem(source: Source, error: yaml.MarkedYAMLError) -> Problem:
     context, problem = error.context or "", error.problem or ""
     at = error.problem_mark.index if error.problem_mark else 0
     began = error.context_mark.index if error.context_mark else at
-    if (tab := _indenting_tab(source, at)) is not None:
+    indented = _INDENTATION.match(source.text, source.text.rfind("\n", 0, at) + 1)
+    if indented:
+        # With the first letter of the line: a caret under a tab alone cannot be seen.
+        tab = Span(source, indented.end(1), indented.end() + 1)
         return Problem("a tab indents this line", tab, "indent with spaces", code="syntax")
     found = (
         words for words in _SYNTAX_WORDS if words.context in context and words.problem in problem
@@ -208,9 +207,3 @@ def _syntax_problem(source: Source, error: yaml.MarkedYAMLError) -> Problem:
 
 
 _INDENTATION = re.compile(r"( *+)\t[ \t]*+")
-
-
-def _indenting_tab(source: Source, at: int) -> Span | None:
-    found = _INDENTATION.match(source.text, source.text.rfind("\n", 0, at) + 1)
-    # With the first letter of the line: a caret under a tab alone cannot be seen.
-    return Span(source, found.end(1), found.end() + 1) if found else None

@@ -148,9 +148,10 @@ _GRAIN: Final = 20_000_000
 def _read(found: ToolLocation, kind: str) -> tuple[ToolFile, FileStamp]:
     data, stamp = found.read()
     digest = sha256_hex(data)
-    header = _system_header(found, digest, kind) or _header(
-        _source(data, found.path), found.path, kind
-    )
+    header = _system_header(found, digest, kind)
+    if header is None:
+        form = find_format(found.path)
+        header = _build_header(_read_entries(_source(data, found.path), form), form, kind)
     return ToolFile(kind, found.id, found.space, found.path, data, digest, header), stamp
 
 
@@ -187,11 +188,6 @@ def says_anything(path: str) -> bool:
 def _source(data: bytes, path: str) -> Source:
     # Errors may quote it: a header is the author's own text.
     return Source(path, documents.decode_text(data, path, drawn=True).removeprefix("\ufeff"))
-
-
-def _header(source: Source, path: str, kind: str) -> Header:
-    form = find_format(path)
-    return _build_header(_read_entries(source, form), form, kind)
 
 
 def _read_entries(source: Source, form: Format) -> HeaderEntries:

@@ -66,29 +66,22 @@ def find_format(path: str) -> Format:
 def extractors() -> Extractors:
     """The tables that come with Plait; an error in them is a bug of ours."""
     path = os.path.join(SYSTEM, _MAP)
-    data = _map_as_installed() or _map_as_written(path)
+    contents = read_below(SYSTEM, _MAP)
+    known = contents and manifest_header(SYSTEM, _MAP, sha256_hex(contents[0]))
+    data: Json = known or documents.load(path).data()
     extensions, names = data["extensions"], data["names"]
     unread = {form["reader"] for form in extensions.values()} - _READERS.keys()
     unknown = set(names.values()) - KEYS - INFORMATIONAL
     if unread or unknown:
         raise InternalError(f"no such reader or key: {', '.join(sorted(unread | unknown))}", path)
-    return Extractors({extension: _format(**form) for extension, form in extensions.items()}, names)
-
-
-def _map_as_installed() -> Json:
-    contents = read_below(SYSTEM, _MAP)
-    return None if contents is None else manifest_header(SYSTEM, _MAP, sha256_hex(contents[0]))
-
-
-def _map_as_written(path: str) -> Json:
-    return documents.load(path).data()
+    formats = {
+        extension: Format(_READERS[form["reader"]], form["comment"], form["executor"])
+        for extension, form in extensions.items()
+    }
+    return Extractors(formats, names)
 
 
 _MAP: Final = "extractors/tools.yaml"
-
-
-def _format(reader: str, comment: str, executor: str) -> Format:
-    return Format(_READERS[reader], comment, executor)
 
 
 # Each reader is loaded when the first file of its kind is read.

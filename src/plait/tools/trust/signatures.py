@@ -163,7 +163,9 @@ def sign_bytes(
             fix="save it as UTF-8 without a byte order mark",
             code="byte-order-mark",
         )
-    bare = _without_signature(data)
+    bare = data + b"\n" if data.startswith(b"#!") and b"\n" not in data else data
+    for start, end in reversed(_signature_lines(bare)):
+        bare = bare[:start] + bare[end:]
     at = _place(bare)
     signature = _make_signature(bare, kind=kind, name=item_id + extension, key=key, now=now)
     return bare[:at] + _line(signature, extension) + bare[at:]
@@ -186,14 +188,6 @@ def _line(signature: Signature, extension: str) -> bytes:
     """The only valid spelling of a signature line. The hash excludes just this line."""
     before, after = _COMMENTS.get(extension, ("", ""))
     return f"{before}{signature.text}{after}\n".encode()
-
-
-def _without_signature(data: bytes) -> bytes:
-    if data.startswith(b"#!") and b"\n" not in data:
-        data += b"\n"
-    for start, end in reversed(_signature_lines(data)):
-        data = data[:start] + data[end:]
-    return data
 
 
 # ── reading ──────────────────────────────────────────────────────────────
@@ -243,15 +237,14 @@ def _signature_lines(data: bytes) -> list[tuple[int, int]]:
     start = 0
     for _ in range(3):
         end = data.find(b"\n", start) + 1 or len(data)
-        if any(_begins_with(mark, data, start, end) for mark in _MARKS):
+        # A mark stands right after the start of a comment.
+        if any(
+            data.find(mark, start, min(end, start + _MOST_BEFORE_MARK + len(mark))) >= 0
+            for mark in _MARKS
+        ):
             lines.append((start, end))
         start = end
     return lines
-
-
-def _begins_with(mark: bytes, data: bytes, start: int, end: int) -> bool:
-    """Does a line contain the mark, right after the start of a comment?"""
-    return data.find(mark, start, min(end, start + _MOST_BEFORE_MARK + len(mark))) >= 0
 
 
 def _place(data: bytes) -> int:
@@ -285,7 +278,10 @@ def verify(
         raise _signature_error("its signature line is not written as in such a file")
     if key_fingerprint(public_key) != signature.fingerprint:
         raise TrustError("it was signed with another key", code="other-key")
-    if _content_hash(data, signature) != signature.hash:
+    start, end = signature.line or (0, 0)
+    content = sha256(memoryview(data)[:start])
+    content.update(memoryview(data)[end:])
+    if content.hexdigest() != signature.hash:
         raise TrustError("its bytes are not those that were signed", code="changed")
     statement = _statement(
         kind, item_id + extension, signature.time, signature.hash, signature.fingerprint
@@ -296,13 +292,6 @@ def verify(
             "it was made for another one, or forged",
             code="forged",
         )
-
-
-def _content_hash(data: bytes, signature: Signature) -> str:
-    start, end = signature.line or (0, 0)
-    content = sha256(memoryview(data)[:start])
-    content.update(memoryview(data)[end:])
-    return content.hexdigest()
 
 
 def _holds(message: bytes, value: bytes, public_key: bytes) -> bool:

@@ -77,7 +77,13 @@ class TrustedKey:
     revoked: Revoked | None = None
 
     def covers(self, space: str, item_id: str) -> bool:
-        return space in self.spaces and any(_matches(item_id, pattern) for pattern in self.ids)
+        if space not in self.spaces:
+            return False
+        # A pattern covers ids below a reserved prefix only if it names the prefix itself.
+        reserved = next((prefix for prefix in RESERVED if item_id.startswith(prefix)), "")
+        return any(
+            pattern.startswith(reserved) and fnmatchcase(item_id, pattern) for pattern in self.ids
+        )
 
     def record(self) -> dict[str, Json]:
         return {
@@ -118,11 +124,6 @@ class TrustedProject:
 def version_key(space: str, kind: str, item_id: str, extension: str) -> str:
     """The key under which the versions of one file are recorded."""
     return "\n".join((space, kind, item_id, extension))
-
-
-def _id_in(place: str) -> str:
-    # From the end: the path of a project, which comes first, may contain a line break.
-    return place.rpartition("\n")[0].rpartition("\n")[2]
 
 
 class TrustStore:
@@ -174,7 +175,11 @@ class TrustStore:
     def require_key(self, fingerprint: str) -> TrustedKey:
         key = self.key(fingerprint)
         if key is None:
-            raise _unknown_key(fingerprint)
+            raise InputError(
+                f"no key {fingerprint[:16]}… is trusted here",
+                fix="'plait trust' lists the keys",
+                code="unknown-key",
+            )
         return key
 
     def add(
@@ -188,7 +193,10 @@ class TrustStore:
         not_after: str | None = None,
     ) -> TrustedKey:
         """Trust a key, or change what it is trusted for."""
-        _require_valid_spaces(spaces)
+        if not spaces or not set(spaces) <= {"project", "user"}:
+            raise InputError(
+                "a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space"
+            )
         key = TrustedKey(
             fingerprint=key_fingerprint(require_valid_key(public_key)),
             owner=owner,
@@ -240,8 +248,9 @@ class TrustStore:
             standing = self.key(new.fingerprint)
             if standing is not None:
                 _require_not_revoked(standing)
-            if standing is not None and not _is_same_rotation(standing, new):
-                raise _no_rotation("the new key is trusted already")
+                # An interrupted attempt of this rotation may have written the new key.
+                if replace(new, added=standing.added) != standing:
+                    raise _no_rotation("the new key is trusted already")
             # The new key first: a crash in between leaves both valid, not neither.
             if standing is None:
                 self._write_key(new)
@@ -270,7 +279,12 @@ class TrustStore:
 
     def trust_project(self, project: str, *, origin: str) -> None:
         root = os.path.realpath(project)
-        entry = {"inode": _inode(root), "trusted": time_text(self._now()), "origin": origin}
+        if not os.path.isdir(root):
+            raise InputError(
+                f"{root} is not a folder", fix="name the folder of a project", code="no-project"
+            )
+        inode = os.stat(root).st_ino
+        entry = {"inode": inode, "trusted": time_text(self._now()), "origin": origin}
         with lock_folder(self.root):
             self._write("projects.json", {**self._table("projects.json"), root: entry})
 
@@ -308,7 +322,12 @@ class TrustStore:
         """Let any version of an id run again. Returns how many were recorded."""
         with lock_folder(self.root):
             table = self._table("rollback.json")
-            kept = {place: entry for place, entry in table.items() if _id_in(place) != item_id}
+            # The id is the last line but one; a project's path, before it, may have line breaks.
+            kept = {
+                place: entry
+                for place, entry in table.items()
+                if place.rpartition("\n")[0].rpartition("\n")[2] != item_id
+            }
             self._write("rollback.json", kept)
         return len(table) - len(kept)
 
@@ -345,20 +364,13 @@ _FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
 }
 
 
-def _has(record: Mapping[str, Json], fields: Mapping[str, type]) -> bool:
-    return all(isinstance(record.get(name), kind) for name, kind in fields.items())
-
-
-def _matches(item_id: str, pattern: str) -> bool:
-    reserved = next((prefix for prefix in RESERVED if item_id.startswith(prefix)), "")
-    return pattern.startswith(reserved) and fnmatchcase(item_id, pattern)
-
-
 def _parse_table(record: Json, path: str) -> dict[str, dict[str, Json]]:
     fields = _FIELDS[os.path.basename(path)]
     match record:
         case dict(table) if all(
-            isinstance(entry, dict) and _has(entry, fields) for entry in table.values()
+            isinstance(entry, dict)
+            and all(isinstance(entry.get(name), kind) for name, kind in fields.items())
+            for entry in table.values()
         ):
             return table
     raise damaged_file_error(path)
@@ -395,13 +407,6 @@ def _parse_key(record: Json, path: str) -> TrustedKey:
     raise damaged_file_error(path)
 
 
-def _require_valid_spaces(spaces: Collection[str]) -> None:
-    if not spaces or not set(spaces) <= {"project", "user"}:
-        raise InputError(
-            "a key is trusted for 'project', 'user' or both", fix="name one", code="bad-space"
-        )
-
-
 def _successor(
     old: TrustedKey, public_key: bytes, version: int, now: str, origin: str | None
 ) -> TrustedKey:
@@ -420,11 +425,6 @@ def _successor(
         origin=origin or f"rotation of {old.fingerprint}",
         version=version,
     )
-
-
-def _is_same_rotation(standing: TrustedKey, new: TrustedKey) -> bool:
-    """Did an interrupted attempt of this rotation write the new key?"""
-    return replace(new, added=standing.added) == standing
 
 
 def _names_in(root: str) -> list[str]:
@@ -447,21 +447,5 @@ def _require_not_revoked(key: TrustedKey) -> None:
         )
 
 
-def _unknown_key(fingerprint: str) -> InputError:
-    return InputError(
-        f"no key {fingerprint[:16]}… is trusted here",
-        fix="'plait trust' lists the keys",
-        code="unknown-key",
-    )
-
-
 def _no_rotation(why: str) -> TrustError:
     return TrustError(f"the key was not replaced: {why}", fix="ask its owner", code="bad-rotation")
-
-
-def _inode(root: str) -> int:
-    if not os.path.isdir(root):
-        raise InputError(
-            f"{root} is not a folder", fix="name the folder of a project", code="no-project"
-        )
-    return os.stat(root).st_ino

@@ -203,8 +203,5 @@ def error_code(body: Json) -> str:
     if not isinstance(error, dict):
         return ""
     named = (error.get("code"), error.get("type"))
-    return next((one for one in named if isinstance(one, str) and _is_word(one)), "")
-
-
-def _is_word(text: str) -> bool:
-    return len(text) <= 60 and text.isascii() and text.replace("_", "a").replace(".", "a").isalpha()
+    words = (one for one in named if isinstance(one, str) and len(one) <= 60 and one.isascii())
+    return next((one for one in words if one.replace("_", "a").replace(".", "a").isalpha()), "")

@@ -103,7 +103,9 @@ class MessageReading:
                 self._model = word(message, "model")
                 self._count(message)
             case "content_block_start":
-                return self._start(number(event, "index"), _parse_block(event.get("content_block")))
+                place, block = number(event, "index"), _parse_block(event.get("content_block"))
+                self._blocks[place], self._pieces[place] = block, {}
+                return piece(block, "text") if block["type"] == "text" else ""
             case "content_block_delta":
                 return self._take_delta(number(event, "index"), part(event, "delta", dict))
             case "message_delta":
@@ -114,11 +116,6 @@ class MessageReading:
             case "error":
                 raise ServerFault(event)
         return ""
-
-    def _start(self, place: int, block: dict[str, Json]) -> str:
-        self._blocks[place] = block
-        self._pieces[place] = {}
-        return piece(block, "text") if block["type"] == "text" else ""
 
     def _take_delta(self, place: int, delta: Json) -> str:
         if place not in self._blocks or delta is None:
@@ -186,21 +183,21 @@ def _blocks(message: Message) -> list[Json]:
     text: list[Json] = (
         [{"type": "text", "text": message.text}] if message.text or not message.uses else []
     )
-    return [*text, *(_use_block(use) for use in message.uses)]
+    uses: list[Json] = [
+        {
+            "type": "tool_use",
+            "id": use.id,
+            "name": use.name,
+            "input": _arguments_map(use.arguments),
+        }
+        for use in message.uses
+    ]
+    return text + uses
 
 
 def _request_block(block: Json) -> Json:
     is_use = isinstance(block, dict) and block.get("type") == "tool_use"
     return {**block, "input": _arguments_map(block.get("input"))} if is_use else block
-
-
-def _use_block(use: ToolRequest) -> dict[str, Json]:
-    return {
-        "type": "tool_use",
-        "id": use.id,
-        "name": use.name,
-        "input": _arguments_map(use.arguments),
-    }
 
 
 def _arguments_map(arguments: Json) -> Json:

@@ -47,7 +47,10 @@ class ChatCompletions:
         values: dict[str, Json] = {
             **ask.options,
             "model": shape.model,
-            "messages": _messages(ask, system),
+            "messages": [
+                *([{"role": "system", "content": system}] if system else []),
+                *(_message(message) for message in ask.messages),
+            ],
         }
         tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
         if as_tool:
@@ -160,11 +163,6 @@ class ChatReading:
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
-
-
-def _messages(ask: ModelRequest, system: str) -> list[Json]:
-    first: list[Json] = [{"role": "system", "content": system}] if system else []
-    return [*first, *(_message(message) for message in ask.messages)]
 
 
 def _message(message: Message) -> dict[str, Json]:
