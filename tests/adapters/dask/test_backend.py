@@ -361,10 +361,9 @@ def test_a_reply_that_comes_twice_is_dropped() -> None:
 
 def test_a_message_that_is_heard_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(lambda key, _: done(key))
-    drain = played.crew._drain_messages
-    monkeypatch.setattr(
-        played.crew, "_drain_messages", lambda: [one for one in drain() for _ in range(2)]
-    )
+    replies = played.crew._replies
+    drain = replies.messages
+    monkeypatch.setattr(replies, "messages", lambda: [one for one in drain() for _ in range(2)])
     played.go()
     assert len(played.recorded) == len(played.ended) == 20
 
@@ -698,7 +697,7 @@ def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(
 
     def run(function: Callable[..., object], *args: object, **how: Any) -> dict[str, object]:
         if function == played.packer.drop:
-            closings.append(played.crew._closing)
+            closings.append(played.crew._connection.closing_seconds)
         if scheduler.tries:
             never.wait()
             raise OSError

@@ -40,11 +40,11 @@ from plait.adapters.dask.cluster import (
 )
 from plait.adapters.dask.connection import IN_VAIN, Connection, SchedulerLost
 from plait.adapters.dask.replies import to_error
-from plait.adapters.dask.tasks import FETCHES, FetchEnded, Task, Tasks
+from plait.adapters.dask.tasks import FETCHES, FetchEnded, Replies, Task, Tasks
 from plait.adapters.dask.workers import Workers, raise_refusal
 from plait.adapters.local import LocalBackend
 from plait.core.errors import InternalError, format_names
-from plait.core.hints import Any, Final
+from plait.core.hints import Final
 from plait.engine.backend import Finished, JobPacker, MapRun, Perform, RemoteBackend, WorkItem
 from plait.engine.context import RunContext
 from plait.engine.event_bus import StopSignal
@@ -149,12 +149,13 @@ class DaskRun:
         self._map_run = map_run
         self._run: RunContext = map_run.ctx.run
         self._connection = Connection(cluster, packer, self._run, map_run.ctx.path, patience)
-        self._tasks = Tasks(self._connection, self._send_again)
+        self._again: deque[WorkItem] = deque()
+        """Items to send before others."""
+        self._tasks = Tasks()
+        self._replies = Replies(self._connection, self._tasks, self._again.extend)
         self._wait = wait
         self._prefix = f"plait-{uuid.uuid4().hex[:12]}"
         self._numbers = 0
-        self._again: deque[WorkItem] = deque()
-        """Items to send before others."""
         self._deaths: Counter[str] = Counter()
         """By item: workers that died while they may have run it."""
         self._pace: float | None = None
@@ -162,10 +163,6 @@ class DaskRun:
         self._reviewed = 0.0
         self._error: BaseException | None = None
         self._exhausted = False
-
-    @property
-    def _closing(self) -> float:
-        return self._connection.closing_seconds
 
     def work(self) -> None:
         self._digest, job = self._packer.pack_job(
@@ -205,15 +202,12 @@ class DaskRun:
             self._reconnect()
         return True
 
-    def _send_again(self, works: list[WorkItem]) -> None:
-        self._again += works
-
     # ── sending ──────────────────────────────────────────────────────────
 
     def _fill(self) -> bool:
         """Send as many items as there is room for; False if there is nothing to wait for."""
         if self._workers.update(self._tasks.busy_workers()):
-            self._tasks.fetch_misses()
+            self._replies.fetch_misses()
         self._review()
         if self._error is not None:
             return bool(self._tasks.running)  # lost items are not sent again
@@ -335,22 +329,20 @@ class DaskRun:
             return
         for key, future in zip(tasks, futures, strict=True):
             self._tasks.add(key, tasks[key], worker, future)
+            self._replies.expect(future)
 
     # ── receiving ────────────────────────────────────────────────────────
 
     def _take(self) -> None:
-        for message in self._drain_messages():
+        for message in self._replies.messages():
             if isinstance(message, FetchEnded):
-                for task, reply in self._tasks.fetch_ended(message):
+                for task, reply in self._replies.fetch_ended(message):
                     self._handle_reply(task, self._unpack_reply(reply))
                 if message.fetched.error is not None or message.fetched.missing:
                     self._workers.update_soon()
             else:
-                self._tasks.task_ended(message)
-        self._tasks.fetch()
-
-    def _drain_messages(self) -> list[Any]:
-        return self._tasks.messages()
+                self._replies.task_ended(message)
+        self._replies.fetch()
 
     def _unpack_reply(self, data: bytes) -> protocol.Reply:
         reply = protocol.unpack_reply(data)
@@ -405,7 +397,7 @@ class DaskRun:
         self._reviewed = time.monotonic()
         self._workers.see(heartbeats)
         for worker in {self._tasks.running[key].worker for key in old}:
-            since = self._tasks.fetching_since(worker)
+            since = self._replies.fetching_since(worker)
             waited = 0.0 if since is None else time.monotonic() - since
             if self._workers.is_stuck(worker, waited):
                 self._leave(worker)
@@ -430,6 +422,7 @@ class DaskRun:
 
     def _lose_tasks(self, worker: str, threads: int) -> None:
         """A worker is gone: its items are sent again, unless too many workers died with them."""
+        self._replies.drop(worker)
         for number, task in enumerate(self._tasks.take_worker(worker)):
             if number < threads:  # the others had not begun
                 self._deaths.update(work.key for work in task.works)
@@ -454,7 +447,9 @@ class DaskRun:
 
     def _reconnect(self) -> None:
         """The scheduler is gone with all its tasks: items that are not recorded are sent again."""
-        self._tasks.clear()
+        for task in self._tasks.take_all():
+            self._again += task.works
+        self._replies.clear()
         self._workers.clear()
         self._connection.reopen()
 

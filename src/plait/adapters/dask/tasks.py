@@ -49,29 +49,16 @@ class FetchEnded:
 
 
 class Tasks:
-    def __init__(
-        self, connection: Connection, send_again: Callable[[list[WorkItem]], None]
-    ) -> None:
-        self._connection = connection
-        self._send_again = send_again
+    """The tasks that have not ended."""
+
+    def __init__(self) -> None:
         self.running: dict[str, Task] = {}
         """By key, in the order in which they were sent."""
-        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        """Futures that have ended, and ended fetches; Dask's threads put them here."""
-        self._ready: dict[str, list[str]] = {}
-        """By worker: ended tasks whose replies are not fetched yet …"""
-        self._fetching: dict[str, Fetch] = {}
-        """… or are being fetched …"""
-        self._later: set[str] = set()
-        """… or will be fetched once more."""
-        self._misses: Counter[str] = Counter()
-        """By task: failed fetches."""
         self._doubted: set[str] = set()
         """Tasks that no worker had at the last review."""
 
     def add(self, key: str, works: list[WorkItem], worker: str, future: Any) -> None:
         self.running[key] = Task(works, worker, future, time.monotonic())
-        future.add_done_callback(self._messages.put)
 
     def of_worker(self, worker: str) -> list[Task]:
         return [task for task in self.running.values() if task.worker == worker]
@@ -86,14 +73,8 @@ class Tasks:
         now = time.monotonic()
         return [key for key, task in self.running.items() if now - task.since > seconds]
 
-    def fetching_since(self, worker: str) -> float | None:
-        fetch = self._fetching.get(worker)
-        return None if fetch is None else fetch.since
-
     def take_worker(self, worker: str) -> list[Task]:
         """Remove and return the tasks of a worker that is gone, oldest first."""
-        self._ready.pop(worker, None)
-        self._fetching.pop(worker, None)
         keys = [key for key, task in self.running.items() if task.worker == worker]
         return [self.running.pop(key) for key in keys]
 
@@ -101,13 +82,6 @@ class Tasks:
         tasks = list(self.running.values())
         self.running.clear()
         return tasks
-
-    def clear(self) -> None:
-        """The scheduler is another one, and all tasks are gone."""
-        for task in self.take_all():
-            self._send_again(task.works)
-        self._ready.clear()
-        self._fetching.clear()
 
     def take_lost(self, old: list[str], processing: set[str]) -> list[WorkItem]:
         """Remove old tasks that have not ended and that no worker has, twice in a row."""
@@ -122,7 +96,43 @@ class Tasks:
         self._doubted = doubted - lost
         return [work for key in lost for work in self.running.pop(key).works]
 
-    # ── replies ──────────────────────────────────────────────────────────
+
+class Replies:
+    """Fetches the replies of tasks that have ended."""
+
+    def __init__(
+        self, connection: Connection, tasks: Tasks, send_again: Callable[[list[WorkItem]], None]
+    ) -> None:
+        self._connection = connection
+        self._running = tasks.running
+        self._send_again = send_again
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """Futures that have ended, and ended fetches; Dask's threads put them here."""
+        self._ready: dict[str, list[str]] = {}
+        """By worker: ended tasks whose replies are not fetched yet …"""
+        self._fetching: dict[str, Fetch] = {}
+        """… or are being fetched …"""
+        self._later: set[str] = set()
+        """… or will be fetched once more."""
+        self._misses: Counter[str] = Counter()
+        """By task: failed fetches."""
+
+    def expect(self, future: Any) -> None:
+        future.add_done_callback(self._messages.put)
+
+    def fetching_since(self, worker: str) -> float | None:
+        fetch = self._fetching.get(worker)
+        return None if fetch is None else fetch.since
+
+    def drop(self, worker: str) -> None:
+        """The worker is gone."""
+        self._ready.pop(worker, None)
+        self._fetching.pop(worker, None)
+
+    def clear(self) -> None:
+        """The scheduler is another one."""
+        self._ready.clear()
+        self._fetching.clear()
 
     def messages(self) -> list[Any]:
         """What has arrived; waits a moment for the first."""
@@ -134,24 +144,24 @@ class Tasks:
         return found
 
     def task_ended(self, future: Any) -> None:
-        task = self.running.get(future.key)
+        task = self._running.get(future.key)
         if task is None:
             return  # it has ended before, or is sent again
         match future.status:
             case "finished":
                 self._ready.setdefault(task.worker, []).append(future.key)
             case "error":
-                del self.running[future.key]
+                del self._running[future.key]
                 raise unexpected_worker_error(self._connection.mask(future.exception()))
             case _:
-                del self.running[future.key]
+                del self._running[future.key]
                 self._send_again(task.works)
 
     def fetch(self) -> None:
         """Begin to fetch replies, with one call per worker."""
         for worker in [one for one in self._ready if one not in self._fetching]:
             # A task may report its end twice.
-            keys = [key for key in dict.fromkeys(self._ready.pop(worker)) if key in self.running]
+            keys = [key for key in dict.fromkeys(self._ready.pop(worker)) if key in self._running]
             if keys:
                 fetch = self._fetching[worker] = Fetch(worker, keys, time.monotonic())
                 self._connection.cluster.fetch(
@@ -170,11 +180,11 @@ class Tasks:
         if fetched.error is not None and not _is_lost(fetched.error):
             raise unexpected_worker_error(self._connection.mask(fetched.error))
         for key in fetch.keys:
-            if key not in self.running:
+            if key not in self._running:
                 continue  # it was sent again meanwhile
             if key in fetched.replies:
                 self._misses.pop(key, None)
-                yield self.running.pop(key), fetched.replies[key]
+                yield self._running.pop(key), fetched.replies[key]
             elif fetched.error is not None or key in fetched.missing:
                 # Its worker is gone, which the next update finds, or does not return the reply.
                 self._misses[key] += 1
@@ -182,15 +192,15 @@ class Tasks:
                     self._later.add(key)
                 else:
                     del self._misses[key]
-                    self._send_again(self.running.pop(key).works)
+                    self._send_again(self._running.pop(key).works)
             else:  # kept back because of others
                 self._ready.setdefault(fetch.worker, []).append(key)
 
     def fetch_misses(self) -> None:
         """Fetch once more what could not be fetched."""
-        later, self._later = self._later & self.running.keys(), set()
+        later, self._later = self._later & self._running.keys(), set()
         for key in later:
-            self._ready.setdefault(self.running[key].worker, []).append(key)
+            self._ready.setdefault(self._running[key].worker, []).append(key)
 
 
 def _is_lost(error: BaseException) -> bool:
