@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
@@ -172,7 +172,7 @@ def _hole(
                 placeholder.optional or placeholder.default is not None
             )
             if field.declared is not None and name not in field.declared and not optional:
-                yield _unknown_input(name, field.declared, span)
+                yield Finding(unknown_input(name, field.declared, span))
         case ParamPlaceholder():
             guess = closest_name(placeholder.name, field.declared or ())
             if field.declared is not None and placeholder.name not in field.declared and guess:
@@ -183,11 +183,14 @@ def _hole(
             return  # the environment is known only when the tool runs
 
 
-def _unknown_input(name: str, declared: frozenset[str], span: Span) -> Finding:
+def unknown_input(
+    name: str, declared: Collection[str], span: Span | None, *, prefix: str = "", most: int = 12
+) -> Problem:
+    """`prefix`: what stands before the name of an input in this language."""
     guess = closest_name(name, declared)
-    meant = f"did you mean '{guess}'? " if guess else ""
-    fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared))}"
-    return Finding(Problem(f"unknown input '{name}'", span, fix, code="unknown-input"))
+    meant = f"did you mean '{prefix}{guess}'? " if guess else ""
+    fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared), most=most)}"
+    return Problem(f"unknown input '{name}'", span, fix, code="unknown-input")
 
 
 def _alternative(

@@ -17,7 +17,7 @@ from plait.core.records import replace
 from plait.core.source import Span
 from plait.lang.analysis.names import BuiltinName, strings
 from plait.lang.analysis.scopes import KnownNames, TemplateField, find_templates
-from plait.lang.analysis.templates import check_template
+from plait.lang.analysis.templates import check_template, unknown_input
 from plait.lang.ensemble.read import (
     NOTHING,
     EnsembleReader,
@@ -489,7 +489,9 @@ def _of_parts(fields: Fields) -> Iterator[Finding]:
         for task in read.spec.tasks:
             yield from _params(read, task, inputs)
         for one in read.spec.maps if inputs else ():
-            yield from _items_given(read, one, inputs)
+            if isinstance(one.items, str) and one.items not in inputs:
+                node = read.places[id(one)].get("items")
+                yield Finding(unknown_input(one.items, inputs, None if node is None else node.span))
     for loop in read.spec.loops:
         yield from _until_names(read.places[id(loop)].get("until"))
 
@@ -523,19 +525,6 @@ def _input_names(fields: Fields) -> tuple[str, ...]:
         return tuple(ensemble_parameters(fields.node))
     except InputError:  # reported before
         return ()
-
-
-def _items_given(
-    read: ParsedEnsemble, one: MapReduce, inputs: Collection[str]
-) -> Iterator[Finding]:
-    """Is the input that holds the items of a map declared?"""
-    if isinstance(one.items, str) and one.items not in inputs:
-        guess = closest_name(one.items, inputs)
-        meant = f"did you mean '{guess}'? " if guess else ""
-        fix = f"{meant}declare it under inputs, next to: {format_names(sorted(inputs))}"
-        what = f"unknown input '{one.items}'"
-        node = read.places[id(one)].get("items")
-        yield Finding(Problem(what, None if node is None else node.span, fix, code="unknown-input"))
 
 
 def _params(read: ParsedEnsemble, task: Task, inputs: tuple[str, ...]) -> Iterator[Finding]:

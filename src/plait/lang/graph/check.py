@@ -26,7 +26,7 @@ from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.lang.analysis.names import builtin_names
 from plait.lang.analysis.scopes import TemplateField, find_templates
-from plait.lang.analysis.templates import check_template
+from plait.lang.analysis.templates import check_template, unknown_input
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
@@ -400,7 +400,7 @@ class _Names:
             case "inputs" if (
                 self.inputs is not None and isinstance(first, str) and first not in self.inputs
             ):
-                yield Finding(_no_input(first, self.inputs, span))
+                yield Finding(unknown_input(first, self.inputs, span, prefix="inputs.", most=20))
             case "result" if fields is not None and not _has_result(fields, place):
                 what = "'result' is the result of a node's action: it exists in its assign and next"
                 fix = "assign it in that node, and use state.…"
@@ -425,13 +425,6 @@ class _Names:
 
 def _has_result(fields: Fields, place: str) -> bool:
     return node_kind(fields) in ("tool", "foreach") and place in ("assign", "next")
-
-
-def _no_input(name: str, declared: frozenset[str], span: Span) -> Problem:
-    guess = closest_name(name, declared)
-    meant = f"did you mean 'inputs.{guess}'? " if guess else ""
-    fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared), most=20)}"
-    return Problem(f"unknown input '{name}'", span, fix, code="unknown-input")
 
 
 def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:
