@@ -146,7 +146,9 @@ class Git:
 
         `commit`: whose files it needs. `folder`: where it writes, if not in the repository.
         """
-        if LACKING.search(answer.stderr) and self._is_partial():
+        if LACKING.search(answer.stderr) and any(
+            PARTIAL.fullmatch(one.name) for one in self._settings()
+        ):
             return InputError(
                 "items cannot have worktrees here: this is a partial clone, a file of the commit "
                 "was never fetched, and Plait fetches nothing",
@@ -181,9 +183,6 @@ class Git:
     def has_own_filters(self) -> bool:
         """Whether the repository itself defines filters for its files."""
         return any(FILTER.fullmatch(one.name) for one in self._settings() if one.is_of_repository)
-
-    def _is_partial(self) -> bool:
-        return any(PARTIAL.fullmatch(one.name) for one in self._settings())
 
     def _tree_env(self, inside: GitLocation) -> Mapping[str, str]:
         own = f"{self._own}-of-places" if inside.sees_all else self._own

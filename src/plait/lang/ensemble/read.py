@@ -166,10 +166,17 @@ class EnsembleReader:
         )
         if tool is not None:
             self.uses.setdefault(tool, fields.span("tool"))
+        inner, named = fields.child("agent"), fields.text("agent")
+        agent = self.agents.get(named or "") if inner is None else self._agent(inner)
+        if inner is None and named is not None and agent is None:
+            what = f"there is no agent '{named}'"
+            self.problems.append(
+                unknown_problem(what, fields.get("agent"), named, self.agents, "unknown-agent")
+            )
         task = Task(
             fields.text("description") or "",
             fields.text("expected_output") or "",
-            agent=self._task_agent(fields),
+            agent=agent,
             tool=tool,
             params=None if params is None else params.data(),
             name=fields.text("name"),
@@ -182,17 +189,6 @@ class EnsembleReader:
         if params is not None:
             self.written[(id(task), "params")] = to_template(params, "graph")
         return task
-
-    def _task_agent(self, fields: Fields) -> Agent | None:
-        inner, named = fields.child("agent"), fields.text("agent")
-        if inner is not None:
-            return self._agent(inner)
-        if named is not None and named not in self.agents:
-            what = f"there is no agent '{named}'"
-            self.problems.append(
-                unknown_problem(what, fields.get("agent"), named, self.agents, "unknown-agent")
-            )
-        return None if named is None else self.agents.get(named)
 
     def _find_tasks(self, fields: Fields, name: str) -> Iterator[Task]:
         """The tasks that a field names, one or several."""
@@ -214,9 +210,15 @@ class EnsembleReader:
     def _loops(self) -> Iterator[Loop]:
         for node in self.fields.items("loops"):
             fields = Fields("ensemble_loop", _map(node), NOTHING)
+            until = fields.get("until")
+            try:
+                condition = None if until is None else parse_condition(until)
+            except InputError as error:
+                self.problems += error.problems
+                condition = None
             loop = Loop(
                 tuple(self._find_tasks(fields, "tasks")),
-                self._until(fields),
+                condition,
                 max_iterations=fields.integer("max_iterations") or 0,
                 on_max=fields.text("on_max") or "return_last",  # type: ignore[arg-type]  # a word of its table
                 feedback=fields.flag("feedback"),
@@ -225,39 +227,29 @@ class EnsembleReader:
             self.places[id(loop)] = fields
             yield loop
 
-    def _until(self, fields: Fields) -> Json:
-        node = fields.get("until")
-        if node is None:
-            return None
-        try:
-            return parse_condition(node)
-        except InputError as error:
-            self.problems += error.problems
-            return None
-
     def _maps(self) -> Iterator[MapReduce]:
         node = self.fields.get("map")
-        for one in node.items if isinstance(node, nodes.Sequence) else (node,):
-            if isinstance(one, nodes.Mapping):
-                yield from self._map(Fields("ensemble_map", one, NOTHING))
-
-    def _map(self, fields: Fields) -> Iterator[MapReduce]:
-        items, path = self._items(fields)
-        reduce = next(self._find_tasks(fields, "reduce"), None)
-        for task in self._find_tasks(fields, "task"):
-            made = MapReduce(
-                items,
-                task,
-                reduce,
-                item=fields.text("as") or "item",
-                chunk_size=fields.integer("chunk_size"),
-                target_tokens=fields.integer("target_tokens"),
-                max_levels=fields.integer("max_levels") or MAX_LEVELS,
-                path=path,
-                on_empty=parse_on_empty(fields),
-            )
-            self.places[id(made)] = fields
-            yield made
+        found = node.items if isinstance(node, nodes.Sequence) else (node,)
+        for one in found:
+            if not isinstance(one, nodes.Mapping):
+                continue
+            fields = Fields("ensemble_map", one, NOTHING)
+            items, path = self._items(fields)
+            reduce = next(self._find_tasks(fields, "reduce"), None)
+            for task in self._find_tasks(fields, "task"):
+                made = MapReduce(
+                    items,
+                    task,
+                    reduce,
+                    item=fields.text("as") or "item",
+                    chunk_size=fields.integer("chunk_size"),
+                    target_tokens=fields.integer("target_tokens"),
+                    max_levels=fields.integer("max_levels") or MAX_LEVELS,
+                    path=path,
+                    on_empty=parse_on_empty(fields),
+                )
+                self.places[id(made)] = fields
+                yield made
 
     def _items(self, fields: Fields) -> tuple[Json, str | None]:
         """The list, the name of an input, or the task that makes the list; and the path in its

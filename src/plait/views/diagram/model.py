@@ -211,7 +211,14 @@ def _ensemble(document: nodes.Node, title: str) -> Diagram:
         return _manager_diagram(document, title)
     tasks = _tasks(document)
     each = {task: _over(one) for one in _maps(document) for task in _words(one, "task")}
-    boxes = [_task_box(name, node, each.get(name)) for name, node in tasks]
+    boxes = [
+        DiagramNode(
+            name,
+            "foreach" if name in each else "task",
+            each.get(name, "") + _first_line(_word(node, "description")),
+        )
+        for name, node in tasks
+    ]
     arrows = [DiagramEdge(other, name) for name, node in tasks for other in _words(node, "context")]
     arrows += [arrow for one in _maps(document) for arrow in _map_arrows(one)]
     if not arrows and _word(document, "workflow") != "parallel":
@@ -221,19 +228,10 @@ def _ensemble(document: nodes.Node, title: str) -> Diagram:
     return Diagram(title, tuple(boxes), tuple(between))
 
 
-def _task_box(name: str, node: nodes.Node, over: str | None) -> DiagramNode:
-    about = _first_line(_word(node, "description"))
-    return (
-        DiagramNode(name, "task", about)
-        if over is None
-        else DiagramNode(name, "foreach", f"each of {over}: {about}")
-    )
-
-
 def _over(node: nodes.Node) -> str:
     """The items of a map: an input, the output of a task, or a list in the file."""
     items = node.get("items") if isinstance(node, nodes.Mapping) else None
-    return _word(node, "items") or _word(items, "task") or "a list"
+    return f"each of {_word(node, 'items') or _word(items, 'task') or 'a list'}: "
 
 
 def _tasks(document: nodes.Node) -> list[tuple[str, nodes.Node]]:
@@ -321,11 +319,13 @@ def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
     for name, *_ in made:
         counts[name] = counts.get(name, 0) + 1
     taken: dict[int, int] = {}
-    arrows_from = _by_start(diagram.arrows)
+    arrows_from: dict[str, list[tuple[int, DiagramEdge]]] = {}
+    for at, arrow in enumerate(diagram.arrows):
+        arrows_from.setdefault(arrow.start, []).append((at, arrow))
     for one, other in pairwise(made):
-        at = _arrow_taken(arrows_from.get(one[0], ()), one, other[0])
-        if at is not None:
-            taken[at] = taken.get(at, 0) + 1
+        number = _arrow_taken(arrows_from.get(one[0], ()), one, other[0])
+        if number is not None:
+            taken[number] = taken.get(number, 0) + 1
     boxes = tuple(
         replace(box, visits=counts.get(box.name, 0), failed=box.name in failed)
         for box in diagram.boxes
@@ -388,13 +388,6 @@ def _edge_in(outcome: Outcome) -> int | None:
         case Succeeded({"edge": int(number)}):
             return number
     return None
-
-
-def _by_start(arrows: Sequence[DiagramEdge]) -> dict[str, list[tuple[int, DiagramEdge]]]:
-    found: dict[str, list[tuple[int, DiagramEdge]]] = {}
-    for at, arrow in enumerate(arrows):
-        found.setdefault(arrow.start, []).append((at, arrow))
-    return found
 
 
 def _arrow_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: str) -> int | None:
