@@ -37,7 +37,7 @@ from plait.engine.kinds import step_kind
 from plait.engine.outcome import Failed, Succeeded
 from plait.engine.paths import ITEM, generic_path, is_at_or_below, is_item
 from plait.engine.replay import RetriedItems, changed_steps_error, items_selected_at
-from plait.engine.step import Step, iter_steps
+from plait.engine.step import LeafStep, Step, iter_steps
 
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
@@ -406,7 +406,6 @@ def _lists(
 
     Without those whose text is that of the last retry.
     """
-    from plait.program.map import MapItem
     from plait.program.step_list import StepList as Steps
 
     journal, parts = opened.journal, [part for part in loaded.program.children if part.children]
@@ -416,7 +415,8 @@ def _lists(
     for at, part in enumerate(parts):
         followed = any(journal.was_ever_started(later.name) for later in parts[at + 1 :])
         for path, step in iter_steps(part):
-            steps = step.map.steps if isinstance(step, MapItem) else step
+            # An item with a worktree performs its list by an action.
+            steps = step.action if isinstance(step, LeafStep) else step
             if (
                 not isinstance(steps, Steps)
                 or (hidden and hidden in path)

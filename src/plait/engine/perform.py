@@ -247,12 +247,18 @@ def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outco
         try:
             outcome = run.hooks.before(step, ctx)
             while outcome is None:
-                outcome = attempts.settle(_attempt(step, attempts.start(), ctx))
-        except Aborted as error:
+                own = attempts.start()
+                try:
+                    value = step.run(own) if isinstance(step, Composite) else act(step, own)
+                    ended: Outcome = Succeeded(require_recordable(value))
+                except (Exception, DeadlineExceeded) as error:
+                    ended = _outcome_after(error, step, own, ctx)
+                outcome = attempts.settle(ended)
+        except Aborted as abort:
             # This holds for a limit of a step around it, too: only the usage is recorded.
-            if error.outcome is None or error.path != ctx.path:
+            if abort.outcome is None or abort.path != ctx.path:
                 raise
-            outcome, aborted = error.outcome, error
+            outcome, aborted = abort.outcome, abort
         return _record(step, ctx, outcome, attempts, aborted, is_last=is_last)
     finally:
         # A step without an end is performed and counted again: only its usage is recorded.
@@ -337,37 +343,34 @@ def _retry_scope(step: Step) -> RetryScope | None:
     return getattr(step, "retry_scope", None)
 
 
-def _attempt(step: Step, ctx: StepContext, around: StepContext) -> Outcome:
-    """Run one attempt and return its outcome; `around` is the context without its timer."""
+def _outcome_after(
+    error: Exception | DeadlineExceeded, step: Step, ctx: StepContext, around: StepContext
+) -> Outcome:
+    """Return the outcome of an attempt that raised an error, or raise the error again.
+
+    `around` is the context without the timer of the attempt.
+    """
     limit = step.policy.timeout
-    try:
-        value = step.run(ctx) if isinstance(step, Composite) else act(step, ctx)
-        return Succeeded(require_recordable(value))
-    except Skip as skip:
-        return Skipped(skip.why)
-    except StepError as error:
-        failure = recordable_failure(error.failure)
-        failed = Failed(failure if failure.path else replace(failure, path=ctx.path))
-        return failed if limit is None else _with_limit(failed, limit, ctx, around)
-    except DeadlineExceeded:
-        if limit is None or around.is_expired():
-            raise
-        return Failed(replace(too_long(limit), path=ctx.path))
-    except NO_OUTCOMES:
-        raise
-    except PlaitError as error:
-        if error.code in QUESTION_CODES:
-            raise  # the user answers it and resumes the run
-        if error.code == "cancelled" and ctx.run.stop.is_set():
-            raise Interrupted from None
-        kind = "timeout" if error.code == "timeout" else "refused"
-        failed = Failed(Failure(ctx.run.secrets.mask(str(error)), kind, path=ctx.path))
-        return failed if limit is None else _with_limit(failed, limit, ctx, around)
-    except REFUSALS as error:
-        machine = machine_error(error)
-        if machine is None:
-            raise
+    match error:
+        case Skip():
+            return Skipped(error.why)
+        case StepError():
+            failure = recordable_failure(error.failure)
+            failed = Failed(failure if failure.path else replace(failure, path=ctx.path))
+            return failed if limit is None else _with_limit(failed, limit, ctx, around)
+        case DeadlineExceeded() if limit is not None and not around.is_expired():
+            return Failed(replace(too_long(limit), path=ctx.path))
+        case PlaitError() if not isinstance(error, NO_OUTCOMES):
+            if error.code in QUESTION_CODES:
+                raise error  # the user answers it and resumes the run
+            if error.code == "cancelled" and ctx.run.stop.is_set():
+                raise Interrupted from None
+            kind = "timeout" if error.code == "timeout" else "refused"
+            failed = Failed(Failure(ctx.run.secrets.mask(str(error)), kind, path=ctx.path))
+            return failed if limit is None else _with_limit(failed, limit, ctx, around)
+    if isinstance(error, REFUSALS) and (machine := machine_error(error)) is not None:
         raise machine from error
+    raise error
 
 
 def _with_limit(failed: Failed, limit: float, ctx: StepContext, around: StepContext) -> Failed:

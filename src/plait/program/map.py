@@ -33,7 +33,17 @@ from plait.engine.outcome import (
 from plait.engine.paths import ANY_ITEM, EACH, ITEM, ITEMS, is_item, item_name, join_path
 from plait.engine.perform import StepContext, act, perform_new
 from plait.engine.replay import items_selected_at
-from plait.engine.step import DEFAULT_POLICY, NO_RETRY, Composite, Policy, Retry, Step
+from plait.engine.step import (
+    DEFAULT_POLICY,
+    NO_RETRY,
+    Action,
+    Composite,
+    FunctionAction,
+    LeafStep,
+    Policy,
+    Retry,
+    Step,
+)
 from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import complete_output, require_complete_output
@@ -45,10 +55,7 @@ from plait.template.program import FACTS
 from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.program.step_list import StepList as Steps
     from plait.program.worktrees.isolation import Isolation, ItemWorktrees
-    from plait.scope import Scope
-    from plait.template.template import Template
 
 FEW: int = 10
 """`failure_threshold` applies only after so many items have an outcome."""
@@ -119,7 +126,18 @@ class Map(Composite):
     @property
     def children(self) -> Sequence[Step]:
         map_steps = () if self.isolation is None else self.isolation.map_steps
-        return [self.items, MapItem(self, "*", "each item", self.steps.fingerprint), *map_steps]
+        return [self.items, self.item_step("*", "each item", self.isolation), *map_steps]
+
+    def item_step(
+        self, key: str, title: str, isolation: Isolation | None = None, run: Action | None = None
+    ) -> Steps | LeafStep:
+        """The steps for one item; `run`: the action that performs them in a worktree."""
+        name, each = item_name(key), self.steps
+        if isolation is None:
+            return Steps(name, each.steps, each.fingerprint, "item", title, self.item_policy)
+        children = (*each.steps, *isolation.item_steps(each.fingerprint))
+        about = name, "item", title, each.fingerprint
+        return LeafStep(*about, run or each, self.item_policy, children)
 
     def run(self, ctx: StepContext) -> Json:
         found, ctx = ctx.perform_next(self.items, 0)
@@ -171,9 +189,7 @@ class Map(Composite):
         unknown = ("item", "item_index", "item_total", "item_id", *_short_names(ctx.scope))
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = ctx.scope.frame("item", phase=names)
-        require_success(
-            ctx.perform(MapItem(self, "*", "each item", self.steps.fingerprint), scope=scope)
-        )
+        require_success(ctx.perform(self.item_step("*", "each item"), scope=scope))
         return {}
 
     def _parallel(self, ctx: StepContext) -> int:
@@ -197,40 +213,6 @@ class Map(Composite):
 
 MANY = 10_000
 """For more items than this, replayed outcomes are read all at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class MapItem(Composite):
-    """The steps of a map for one item."""
-
-    map: Map
-    key: str
-    title: str
-    fingerprint: str
-    kind: str = "item"
-    worktrees: ItemWorktrees | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{ITEM}{self.key}"
-
-    @property
-    def policy(self) -> Policy:
-        return self.map.item_policy
-
-    @property
-    def children(self) -> Sequence[Step]:
-        each, isolation = self.map.steps, self.map.isolation
-        return (
-            each.steps
-            if isolation is None
-            else (*each.steps, *isolation.item_steps(each.fingerprint))
-        )
-
-    def run(self, ctx: StepContext) -> Json:
-        if self.worktrees is None:
-            return act(self.map.steps, ctx)
-        return self.worktrees.run_item(self.map.steps, ctx, self.title, self.key)
 
 
 def remote_map_run(map_step: Map, ctx: StepContext, total: int) -> MapRun:
@@ -355,12 +337,14 @@ class _MapProgress:
         self._replayed.add(work.order)
         return known
 
-    def item_step(self, work: WorkItem) -> tuple[MapItem, StepContext]:
+    def item_step(self, work: WorkItem) -> tuple[Steps | LeafStep, StepContext]:
         """The step of an item and its context."""
         title = self.ctx.run.secrets.mask(item_title(work.item))
-        item = MapItem(
-            self.map, work.key, title, self.map.steps.fingerprint, worktrees=self.worktrees
-        )
+        if self.worktrees is None:
+            item = self.map.item_step(work.key, title)
+        else:
+            run = partial(self.worktrees.run_item, self.map.steps, title, work.key)
+            item = self.map.item_step(work.key, title, self.map.isolation, FunctionAction(run))
         scope = self.ctx.scope.frame("item", phase=self._names(work))
         return item, self.ctx.child(item, scope=scope, order=work.order)
 

@@ -24,7 +24,6 @@ from plait.lang.loaded import LoadedFlow, LoadOptions
 from plait.lang.workflow.read import read_flow
 from plait.program.action_step import ActionStep
 from plait.program.actions.shell import ShellAction
-from plait.program.map import MapItem
 from plait.program.phases import Phases
 from program.fakes import FakeHands, Finished, new_run, printed
 from program.git_hand import GitHands, git, new_repository
@@ -388,7 +387,7 @@ def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
         tmp_path, f"{of_flow}\nmap: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n"
     ).program.map
     assert map_step is not None
-    assert MapItem(map_step, "k", "t", "f").policy.retry.attempts == attempts
+    assert map_step.item_step("k", "t").policy.retry.attempts == attempts
 
 
 TWICE = "has two different values, here and in error_policy"

@@ -231,7 +231,7 @@ class ItemWorktrees:
             self._git.settle()
         return outcome
 
-    def run_item(self, each: Steps, ctx: StepContext, title: str, key: str) -> Json:
+    def run_item(self, each: Steps, title: str, key: str, ctx: StepContext) -> Json:
         """Run the steps of an item in its worktree and return their value, with facts about the
         worktree.
         """
