@@ -10,7 +10,7 @@ replayed step captures the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from plait.core.errors import InputError, InternalError, PlaitError, TrustError
@@ -258,13 +258,14 @@ class ActionStep(Composite):
         ]
 
     def run(self, ctx: StepContext) -> Json:
-        scope = ctx.scope.frame("step", step=self._names(ctx))
+        ctx = ctx.with_scope(ctx.scope.frame("step", step=self._names(ctx)))
         if self.when is not None:
-            if ctx.run.plan_log is not None and self.when.is_unknown(scope):
-                return self._plan_conditional(self.when.source.text, ctx.with_scope(scope))
-            if not self.when.holds(scope):
+            if ctx.run.plan_log is not None and self.when.is_unknown(ctx.scope):
+                return self._plan_conditional(self.when.source.text, ctx)
+            if not self.when.holds(ctx.scope):
                 raise Skip("its condition does not hold")
-        return self._execute_step(ctx.with_scope(scope))
+        ctx = self._prepare_context(ctx)
+        return self.run_action(ctx) if self.has_no_handlers else self._run_with_handlers(ctx)
 
     def _plan_conditional(self, when: str, ctx: StepContext) -> Json:
         """Plan a step whose condition only the run knows: show it with the condition, never fail."""
@@ -272,7 +273,8 @@ class ActionStep(Composite):
         assert plan is not None
         before = len(plan.steps)
         try:
-            value = self._execute_step(ctx)
+            ctx = self._prepare_context(ctx)
+            value = self.run_action(ctx) if self.has_no_handlers else self._run_with_handlers(ctx)
         except (InternalError, TrustError):
             raise
         except (StepError, PlaitError) as error:
@@ -290,14 +292,6 @@ class ActionStep(Composite):
     def _unknown_result(self) -> dict[str, Json]:
         """The result of a step that only a run knows."""
         return {**UNKNOWN_RESULT, "captures": dict.fromkeys(self.may_capture(), NOT_KNOWN)}
-
-    def _execute_step(self, ctx: StepContext) -> Json:
-        ctx = self._prepare_context(ctx)
-        if self.item_placeholders:
-            self._check_item_fields(ctx)
-        if self.has_no_handlers:
-            return act(ActionAttempt(self, RUN), ctx)
-        return self._run_with_handlers(ctx)
 
     def _check_item_fields(self, ctx: StepContext) -> None:
         """Report missing item fields. A dry run is lenient, but must fail where a strict run fails."""
@@ -357,13 +351,15 @@ class ActionStep(Composite):
     # ── the parts of `run` ───────────────────────────────────────────────
 
     def _prepare_context(self, ctx: StepContext) -> StepContext:
-        """Return the context with the directory and environment of the step."""
+        """Return the context with the directory and environment of the step; check item fields."""
         if self.env:
             ctx = with_env(ctx, self.env, strict=self.strict)
-        if self.working_dir is None:
-            return ctx
-        directory = self._directory(self.working_dir, ctx)
-        return replace(ctx, scope=ctx.scope.at(directory), directory=directory)
+        if self.working_dir is not None:
+            directory = self._directory(self.working_dir, ctx)
+            ctx = replace(ctx, scope=ctx.scope.at(directory), directory=directory)
+        if self.item_placeholders:
+            self._check_item_fields(ctx)
+        return ctx
 
     def _directory(self, named: Template, ctx: StepContext) -> str:
         from os.path import join, normpath
@@ -381,6 +377,63 @@ class ActionStep(Composite):
             "name a folder of the project",
             code="file-outside",
         )
+
+    def run_action(self, ctx: StepContext) -> dict[str, Json]:
+        """Execute the action and return its result, with all that the options add to it."""
+        if self.action is None:
+            return {"output": None, "exit_code": 0}
+        try:
+            if self.change_check or self.output_parts or ctx.run.shared(Tracking).is_on:
+                value = self._run_with_options(self.action, ctx)
+            else:
+                value = act(self.action, ctx)
+        except StepError as error:
+            self._keep_output(ctx, error.failure)
+            if ctx.attempt == 1:
+                raise
+            raise StepError(_with_attempt(ctx.attempt, error.failure)) from None
+        assert isinstance(value, dict), "an action returns a map"
+        if self.output_file is not None:
+            self._write_output_file(self.output_file, ctx, value)
+        if value and ctx.attempt > 1:
+            value = {**value, ATTEMPT: ctx.attempt}
+        if value and self.capture is not None:
+            # A failed capture fails here, so the action can be retried.
+            capture_values(self.capture, value)
+        return value
+
+    def _run_with_options(self, action: Action, ctx: StepContext) -> dict[str, Json]:
+        """Execute an action with change check, captured parts and tracked changes."""
+        execute: Callable[[], dict[str, Json]] = partial(act, action, ctx)
+        if self.change_check is not None:
+            execute = partial(self.change_check.apply, execute, ctx)
+        if self.output_parts:
+            execute = partial(capture_parts, self.output_parts, execute)
+        if ctx.run.shared(Tracking).is_on:
+            from plait.program.changes import track_changes
+
+            execute = partial(track_changes, ctx, execute)
+        return execute()
+
+    def _keep_output(self, ctx: StepContext, failure: Failure) -> None:
+        """Write what the action printed before it failed. An error here must not hide the failure."""
+        if self.output_file is None:
+            return
+        if not isinstance(failure.output, Mapping) or "output" not in failure.output:
+            return  # it failed before it printed anything
+        try:
+            self._write_output_file(self.output_file, ctx, failure.output)
+        except (StepError, PlaitError) as error:
+            what = error.failure.message if isinstance(error, StepError) else str(error)
+            ctx.run.events.note(
+                ctx.path, f"output_file of a step that failed could not be written: {what}"
+            )
+
+    def _write_output_file(
+        self, file: Template, ctx: StepContext, value: Mapping[str, Json]
+    ) -> None:
+        """Write the output right after the action: handlers and checks may read the file."""
+        act(FunctionAction(partial(self._write_output, file, value)), ctx)
 
     def _run_with_handlers(self, ctx: StepContext) -> dict[str, Json]:
         outcome, ctx = self._attempt_action(ctx, RUN)
@@ -506,11 +559,6 @@ class ActionStep(Composite):
     def _after(self, scope: Scope, value: Mapping[str, Json]) -> Scope:
         return scope_after(scope, self, value, self.output_variables(value))
 
-    def write_output_file(self, ctx: StepContext, value: Mapping[str, Json]) -> None:
-        """Write the output right after the action: handlers and checks may read the file."""
-        if self.output_file is not None:
-            act(FunctionAction(partial(self._write_output, self.output_file, value)), ctx)
-
     def _write_output(self, file: Template, value: Mapping[str, Json], ctx: StepContext) -> None:
         path = render_text(file, ctx.scope, strict=self.strict)
         files = ctx.run.services.get(Files)
@@ -586,59 +634,10 @@ class ActionAttempt(Composite):
         return self.owner.retry_scope
 
     def run(self, ctx: StepContext) -> dict[str, Json]:
-        if self.owner.action is None:
-            return {"output": None, "exit_code": 0}
         try:
-            value = self._execute_action(self.owner.action, ctx)
-        except StepError as error:
-            self._keep_output(ctx, error.failure)
-            if ctx.attempt == 1:
-                raise
-            raise StepError(_with_attempt(ctx.attempt, error.failure)) from None
+            return self.owner.run_action(ctx)
         finally:
-            self._copy_title_to_step(ctx)
-        self.owner.write_output_file(ctx, value)
-        if value and ctx.attempt > 1:
-            value = {**value, ATTEMPT: ctx.attempt}
-        if value and self.owner.capture is not None:
-            # A failed capture fails here, so the action can be retried.
-            capture_values(self.owner.capture, value)
-        return value
-
-    def _keep_output(self, ctx: StepContext, failure: Failure) -> None:
-        """Write what the action printed before it failed. An error here must not hide the failure."""
-        if not isinstance(failure.output, Mapping) or "output" not in failure.output:
-            return  # it failed before it printed anything
-        try:
-            self.owner.write_output_file(ctx, failure.output)
-        except (StepError, PlaitError) as error:
-            what = error.failure.message if isinstance(error, StepError) else str(error)
-            ctx.run.events.note(
-                ctx.path, f"output_file of a step that failed could not be written: {what}"
-            )
-
-    def _copy_title_to_step(self, ctx: StepContext) -> None:
-        if not self.owner.has_no_handlers:
             ctx.run.events.copy_title(ctx.path, parent_path(ctx.path))
-
-    def _execute_action(self, action: Action, ctx: StepContext) -> dict[str, Json]:
-        def execute() -> dict[str, Json]:
-            return _require_record(act(action, ctx))
-
-        if self.owner.change_check is not None:
-            execute = partial(self.owner.change_check.apply, execute, ctx)
-        if self.owner.output_parts:
-            execute = partial(capture_parts, self.owner.output_parts, execute)
-        if ctx.run.shared(Tracking).is_on:
-            from plait.program.changes import track_changes
-
-            execute = partial(track_changes, ctx, execute)
-        return execute()
-
-
-def _require_record(value: Json) -> dict[str, Json]:
-    assert isinstance(value, dict), "an action returns a map"
-    return value
 
 
 FIRST = RUN

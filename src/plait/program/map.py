@@ -30,7 +30,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.paths import ANY_ITEM, EACH, ITEM, ITEMS, is_item, item_name, join_path
+from plait.engine.paths import ANY_ITEM, EACH, ITEMS, is_item, item_name, join_path
 from plait.engine.perform import StepContext, act, perform_new
 from plait.engine.replay import items_selected_at
 from plait.engine.step import (

@@ -147,7 +147,7 @@ def run(
     """
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace)
     program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
-    return _run_to_end(program, options)
+    return _require_end(program, options, *_run(program, options))
 
 
 def run_shell(
@@ -179,7 +179,9 @@ def run_shell(
     # `--`: a script that starts with a dash is not an option.
     argv = [shell, *flags, "-c", "--", script]
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
-    return _run_to_end(_Program(argv, cwd, environment, stdin or b"", files), options)
+    program = _Program(argv, cwd, environment, stdin or b"", files)
+    with _ignore_interrupts() if passthrough else contextlib.nullcontext():
+        return _require_end(program, options, *_run(program, options))
 
 
 def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
@@ -333,26 +335,7 @@ class _Options:
     passthrough: bool = False
 
 
-def _run_to_end(program: _Program, options: _Options) -> ProcessResult:
-    why, finished = _run(program, options)
-    if why == "ended":
-        return finished
-    error = _stop_error(program.name, why, options.timeout)
-    if why == "timeout":
-        error.ended = finished  # only its output shows where it hung
-    else:
-        finished.remove_files()
-    raise error
-
-
 def _run(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:
-    if not options.passthrough:
-        return _run_program(program, options)
-    with _ignore_interrupts():
-        return _run_program(program, options)
-
-
-def _run_program(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:
     started = time.monotonic()
     ours = _Ours()
     try:
@@ -363,6 +346,20 @@ def _run_program(program: _Program, options: _Options) -> tuple[Why, ProcessResu
         return why, watch.make_result(time.monotonic() - started)
     finally:
         ours.close()
+
+
+def _require_end(
+    program: _Program, options: _Options, why: Why, finished: ProcessResult
+) -> ProcessResult:
+    """Return how the program ended; raise a ProcessError if it was ended."""
+    if why == "ended":
+        return finished
+    error = _stop_error(program.name, why, options.timeout)
+    if why == "timeout":
+        error.ended = finished  # only its output shows where it hung
+    else:
+        finished.remove_files()
+    raise error
 
 
 def _stop_error(program: str, why: Why, timeout: float | None) -> ProcessError:
@@ -426,45 +423,45 @@ def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
     """Start it; without free descriptors, wait until another process has ended."""
     sparing = True
     while True:
+        theirs: list[int] = []
         try:
-            job = _start_now(program, ours, passthrough=options.passthrough, sparing=sparing)
+            # A few at a time: many threads that each have both ends of all pipes need too many
+            # descriptors.
+            with next(_STARTING):
+                try:
+                    stdio, files = _descriptors(program, ours, theirs, options)
+                    if sparing and theirs and theirs[-1] >= _CHECKED_FROM:
+                        _require_spare_descriptors(program.name, theirs[-1])
+                    ours.job = guardian_client.start(
+                        program.argv,
+                        cwd=program.cwd,
+                        env=program.whole_env,
+                        stdio=stdio,
+                        files=files,
+                        in_our_group=options.passthrough,
+                        awaited=not options.passthrough,
+                    )
+                finally:
+                    for fd in theirs:
+                        os.close(fd)
         except guardian_client.NoDescriptors:
             ours.close()
-            if _more_descriptors():
-                continue
-            if not sparing:
-                raise
-            try:
-                sparing = _RUNNING.wait_for_end(options.cancel)
-            except InterruptedError:
-                raise _stop_error(program.name, "cancelled", None) from None
+            if not _more_descriptors():
+                if not sparing:
+                    raise
+                sparing = _wait_for_end(program, options.cancel)
         else:
             ours.counts = _RUNNING
             ours.counts.begin()
-            return job
+            return ours.job
 
 
-def _start_now(program: _Program, ours: _Ours, *, passthrough: bool, sparing: bool) -> Job:
-    # A few at a time: many threads that each have both ends of all pipes need too many descriptors.
-    with next(_STARTING):
-        theirs: list[int] = []
-        try:
-            stdio, files = _descriptors(program, ours, theirs, passthrough=passthrough)
-            if sparing and theirs and theirs[-1] >= _CHECKED_FROM:
-                _require_spare_descriptors(program.name, theirs[-1])
-            ours.job = guardian_client.start(
-                program.argv,
-                cwd=program.cwd,
-                env=program.whole_env,
-                stdio=stdio,
-                files=files,
-                in_our_group=passthrough,
-                awaited=not passthrough,
-            )
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        return ours.job
+def _wait_for_end(program: _Program, cancel: Cancel | None) -> bool:
+    """Wait until another process ends; False if none runs."""
+    try:
+        return _RUNNING.wait_for_end(cancel)
+    except InterruptedError:
+        raise _stop_error(program.name, "cancelled", None) from None
 
 
 def _require_spare_descriptors(program: str, newest: int) -> None:
@@ -547,13 +544,13 @@ os.register_at_fork(after_in_child=_reset)
 
 
 def _descriptors(
-    program: _Program, ours: _Ours, theirs: list[int], *, passthrough: bool
+    program: _Program, ours: _Ours, theirs: list[int], options: _Options
 ) -> tuple[Stdio, list[int]]:
     """The child's standard streams and files; `ours` and `theirs` get what has to be closed."""
     try:
         stdio = (
             _inherit_stdio(theirs)
-            if passthrough
+            if options.passthrough
             else _pipes(ours, theirs, with_input=bool(program.stdin))
         )
         return stdio, [_file_with(content, theirs) for _, content in program.files]

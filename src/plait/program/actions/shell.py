@@ -49,31 +49,28 @@ class ShellAction:
         run, bound = ctx.run, plan.data
         if self.is_title:
             run.events.set_title(ctx.path, command_title(run.secrets.mask(plan.shown)))
+        env = {
+            **ctx.env,
+            "PLAIT_RUN": run.id,
+            "PLAIT_ATTEMPT": str(ctx.attempt),
+            "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
+        }
         try:
-            ended = self._run_shell(bound, ctx)
+            ended = run.services.get(Processes).shell(
+                bound,
+                shell=self.shell,
+                cwd=ctx.directory,
+                env=env,
+                stdin=b"",
+                timeout=run.budgets.time_left(ctx),
+                stop=run.stop,
+            )
         except ProcessError as error:
             if error.code != "timeout":
                 raise
             raise StepError(timeout_or_limit(_too_long(error, ctx), ctx)) from None
         _note_losses(ended, ctx)
         return require_exit_zero(process_result_record(ended, ctx), ended.signal)
-
-    def _run_shell(self, bound: BoundScript, ctx: StepContext) -> ProcessResult:
-        run = ctx.run
-        return run.services.get(Processes).shell(
-            bound,
-            shell=self.shell,
-            cwd=ctx.directory,
-            env={
-                **ctx.env,
-                "PLAIT_RUN": run.id,
-                "PLAIT_ATTEMPT": str(ctx.attempt),
-                "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
-            },
-            stdin=b"",
-            timeout=run.budgets.time_left(ctx),
-            stop=run.stop,
-        )
 
     def bind(self, values: Values) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
