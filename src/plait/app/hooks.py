@@ -119,12 +119,6 @@ def _names(loaded: LoadedFlow, run: str) -> dict[str, Json]:
     }
 
 
-def fire_run_started(program: Program, ctx: StepContext) -> Json:
-    """Fire the start event, then run a program; return its value."""
-    ctx.run.hooks.require("run_started", ctx, own_only=True)
-    return act(program, ctx)
-
-
 def fire_run_ended(
     program: Program,
     ctx: StepContext,
@@ -203,7 +197,8 @@ class _Called:
             return act(loaded.program, ctx)
         ctx = _with_hooks_of(loaded, ctx)
         try:
-            value = fire_run_started(loaded.program, ctx)
+            ctx.run.hooks.require("run_started", ctx, own_only=True)
+            value = act(loaded.program, ctx)
         except StepError as error:
             self._fire_failure(ctx, error.failure)
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -28,7 +28,7 @@ from plait.engine.outcome import (
     Succeeded,
     too_long,
 )
-from plait.engine.perform import StepContext
+from plait.engine.perform import StepContext, act
 from plait.engine.replay import NOT_RETRIED, RetriedItems
 from plait.template.program import FACTS
 
@@ -94,7 +94,7 @@ def execute_run(
         result = FlowResult(opened.id, "failed")
         try:
             with guardian_client.listening(partial(run.events.warn, "")):
-                result = _outcome(opened.id, loaded, run, flow)
+                result = _run_program(opened.id, loaded, run, flow)
             result = replace(result, has_seal=not opened.why_unsealed)
             run.events.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
         except JournalError:
@@ -123,44 +123,50 @@ def _note_new_variables(
         opened.update_facts(env_files=env_digest(variables))
 
 
-def _outcome(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> FlowResult:
-    from plait.app import hooks
+def _run_program(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource) -> FlowResult:
+    """Run, or plan, the program of a flow, and notify the hooks of the run."""
+    from plait.app.hooks import fire_run_ended
 
-    ctx = _first_context(id, loaded, run, flow)
-    result = _run_to_result(id, loaded, run, lambda: hooks.fire_run_started(loaded.program, ctx))
-    if run.hooks.is_empty or result.status == "interrupted":
-        return result
-    of = loaded.program, ctx, result.value, result.failure
-    hook_result = _run_to_result(id, loaded, run, lambda: hooks.fire_run_ended(*of))
-    if result.failure is None or hook_result.failure is None or hook_result.status == "interrupted":
-        return result if hook_result.status == "done" else replace(hook_result, value=result.value)
-    # The first failure stays the failure of the run, whatever `run_failed` hooks do.
-    run.events.note("", f"at run_failed: {hook_result.failure.message}")
-    return result
-
-
-def _run_to_result(
-    id: str, loaded: LoadedFlow, run: RunContext, work: Callable[[], Json]
-) -> FlowResult:
+    program, ctx = loaded.program, _first_context(id, loaded, run, flow)
     try:
-        value = work()
-    except (StepError, Aborted) as error:
-        refused = error.failure.kind == "trust"
-        return FlowResult(
-            id, "failed", error.failure, counts=_counts(loaded, run), trust_refused=refused
-        )
-    except Interrupted:
-        why = Failure(run.stop.why or "interrupted", "stopped")
-        return FlowResult(id, "interrupted", why, counts=_counts(loaded, run))
-    except DeadlineExceeded:
-        return FlowResult(id, "failed", too_long(loaded.timeout or 0), counts=_counts(loaded, run))
-    except JournalError:
-        raise  # nothing more can be recorded or read
-    except PlaitError as error:
-        refused = isinstance(error, TrustError)
-        failure = Failure(run.secrets.mask(str(error)), "trust" if refused else "refused")
-        return FlowResult(id, "failed", failure, counts=_counts(loaded, run), trust_refused=refused)
-    return FlowResult(id, "done", value=_for_callers(value), counts=_counts(loaded, run))
+        run.hooks.require("run_started", ctx, own_only=True)
+        result = FlowResult(id, "done", value=_for_callers(act(program, ctx)))
+    except _ENDS as error:
+        result = _failed_result(error, id, loaded, run)
+    if not run.hooks.is_empty and result.status != "interrupted":
+        try:
+            fire_run_ended(program, ctx, result.value, result.failure)
+        except _ENDS as error:
+            after = _failed_result(error, id, loaded, run)
+            if result.failure is None or after.status == "interrupted":
+                result = replace(after, value=result.value)
+            elif after.failure is not None:
+                # The first failure stays the failure of the run, whatever `run_failed` hooks do.
+                run.events.note("", f"at run_failed: {after.failure.message}")
+    return replace(result, counts=_counts(loaded, run))
+
+
+_ENDS: Final = (StepError, Aborted, Interrupted, DeadlineExceeded, PlaitError)
+"""What ends a program before its last step."""
+
+
+def _failed_result(
+    error: BaseException, id: str, loaded: LoadedFlow, run: RunContext
+) -> FlowResult:
+    """Return the result of a program that an error ended."""
+    match error:
+        case JournalError():
+            raise error  # nothing more can be recorded or read
+        case StepError() | Aborted():
+            failure = error.failure
+        case Interrupted():
+            return FlowResult(id, "interrupted", Failure(run.stop.why or "interrupted", "stopped"))
+        case DeadlineExceeded():
+            failure = too_long(loaded.timeout or 0)
+        case _:
+            kind = "trust" if isinstance(error, TrustError) else "refused"
+            failure = Failure(run.secrets.mask(str(error)), kind)
+    return FlowResult(id, "failed", failure, trust_refused=failure.kind == "trust")
 
 
 def _for_callers(value: Json) -> Json:
@@ -395,7 +401,7 @@ def plan_program(
     )
     assert run.plan_log is not None
     try:
-        result = _outcome("dry-run", loaded, run, flow)
+        result = _run_program("dry-run", loaded, run, flow)
     finally:
         run.events.close()
     fatal = _fatal(loaded, run, result)
