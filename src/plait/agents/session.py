@@ -100,6 +100,8 @@ class AgentStep:
     """Tools that only this session has."""
     completion_check: Callable[[StepContext], str | None] | None = None
     """Returns what is missing when the model ends the session; None: it is complete."""
+    keep_messages: Callable[[list[Message]], None] | None = None
+    """Gets the messages of the session when it ends, also if it fails or is stopped."""
 
     def __post_init__(self) -> None:
         if not self.fingerprint:
@@ -129,7 +131,12 @@ class AgentStep:
         return AgentPlan("agent", self.prompt, self)
 
     def execute(self, plan: AgentPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
-        return AgentSession(self, ctx).run_to_end()
+        session = AgentSession(self, ctx)
+        try:
+            return session.run_to_end()
+        finally:
+            if self.keep_messages is not None:
+                self.keep_messages(session.transcript.history())
 
     def offered_tool_ids(self, run: RunContext) -> list[str]:
         own = [tool.offer.name for tool in self.own]

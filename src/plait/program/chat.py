@@ -12,9 +12,10 @@ person has no more input or a limit of the run is reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from plait.agents.messages import Message
-from plait.agents.session import AgentSession, AgentStep
+from plait.agents.session import AgentStep
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
@@ -22,7 +23,7 @@ from plait.engine.events import ModelText, StepFinished
 from plait.engine.outcome import Failed, Failure, Interrupted, StepError, Succeeded
 from plait.engine.paths import say_name
 from plait.engine.perform import StepContext
-from plait.engine.step import Policy, Step
+from plait.engine.step import Step
 
 if TYPE_CHECKING:
     from plait.program.map import Map
@@ -80,7 +81,7 @@ class Chat:
         # Before the turn, so that it is there also if the turn is stopped at once.
         messages.append(Message("user", ctx.run.secrets.mask(session.prompt)))
         try:
-            outcome = ctx.perform(ChatTurn(session, messages))
+            outcome = ctx.perform(replace(session, keep_messages=partial(_replace_all, messages)))
         except Interrupted:
             if ctx.run.stop.at_once:
                 raise
@@ -115,41 +116,5 @@ def _require_no_failure(value: Json, failure: Failure | None) -> Json:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class ChatTurn:
-    """An agent session that passes its messages on to the next one."""
-
-    counts_itself = True
-    session: AgentStep
-    messages: list[Message]
-
-    @property
-    def name(self) -> str:
-        return self.session.name
-
-    @property
-    def kind(self) -> str:
-        return self.session.kind
-
-    @property
-    def title(self) -> str:
-        return self.session.title
-
-    @property
-    def fingerprint(self) -> str:
-        return self.session.fingerprint
-
-    @property
-    def policy(self) -> Policy:
-        return self.session.policy
-
-    @property
-    def children(self) -> Sequence[Step]:
-        return ()
-
-    def run(self, ctx: StepContext) -> Json:
-        agent = AgentSession(self.session, ctx)
-        try:
-            return agent.run_to_end()
-        finally:
-            self.messages[:] = agent.transcript.history()
+def _replace_all(messages: list[Message], by: list[Message]) -> None:
+    messages[:] = by
