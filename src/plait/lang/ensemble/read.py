@@ -229,12 +229,18 @@ class EnsembleReader:
 
     def _maps(self) -> Iterator[MapReduce]:
         node = self.fields.get("map")
-        found = node.items if isinstance(node, nodes.Sequence) else (node,)
-        for one in found:
+        for one in node.items if isinstance(node, nodes.Sequence) else (node,):
             if not isinstance(one, nodes.Mapping):
                 continue
             fields = Fields("ensemble_map", one, NOTHING)
-            items, path = self._items(fields)
+            # A list, the name of an input, or the task that makes the list and a path in its data.
+            source, written, path = fields.child("items"), fields.get("items"), None
+            items: Json
+            if source is not None:
+                items, path = next(self._find_tasks(source, "task"), ()), source.text("path")
+            else:
+                assert isinstance(written, nodes.Sequence | nodes.Scalar)
+                items = written.data()
             reduce = next(self._find_tasks(fields, "reduce"), None)
             for task in self._find_tasks(fields, "task"):
                 made = MapReduce(
@@ -250,17 +256,6 @@ class EnsembleReader:
                 )
                 self.places[id(made)] = fields
                 yield made
-
-    def _items(self, fields: Fields) -> tuple[Json, str | None]:
-        """The list, the name of an input, or the task that makes the list; and the path in its
-        data.
-        """
-        made = fields.child("items")
-        if made is not None:
-            return next(self._find_tasks(made, "task"), ()), made.text("path")
-        items = fields.get("items")
-        assert isinstance(items, nodes.Sequence | nodes.Scalar)
-        return items.data(), None
 
 
 def _map(node: nodes.Node) -> nodes.Mapping:
