@@ -1,4 +1,4 @@
-"""The order of the packages, and five more rules, held over the syntax tree of src/plait.
+"""The order of the packages, and six more rules, held over the syntax tree of src/plait.
 
 Function bodies and imports for type checking count, too.
 """

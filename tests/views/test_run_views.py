@@ -58,7 +58,8 @@ from plait.views.progress import replay_events
 from plait.views.report import AttemptCounts, Report, report_json, report_lines
 from plait.views.run_list import run_json, show_runs
 from plait.views.summary import summary_lines
-from plait.views.text import PlainView, QuietView, View
+from plait.views.text import PlainView, QuietView
+from plait.views.view import View
 
 Capsys = pytest.CaptureFixture[str]
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\r\nc\u202e\x9b31m\x00"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from plait.engine.event_bus import StopSignal
     from plait.tools.trust.decisions import AskTrust, TrustQuestion
     from plait.views.summary import Result
-    from plait.views.text import View
+    from plait.views.view import View
 
 EXAMPLES: Final = (
     "plait run flow.yaml",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
-from plait.core.hints import Final, Protocol, TextIO
+from plait.core.hints import Final, TextIO
 from plait.engine.events import (
     EventRecord,
     ItemsCounted,
@@ -40,25 +40,6 @@ MOST_PRINTED: Final = 50
 """Failures, and notes, that are printed when they happen.  All are counted."""
 WITHOUT_START: Final = frozenset({TURN, CALL, "gate", "return"})
 """Kinds of steps that print a line only when they end."""
-
-
-class View(Protocol):
-    """Shows a run.  One thread at a time calls `watch`; any thread calls `stopping`."""
-
-    def __enter__(self) -> View: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def watch(self, record: EventRecord) -> None: ...
-
-    def stopping(self, *, at_once: bool) -> None:
-        """The user has asked the run to stop."""
-
-    def aside(self) -> AbstractContextManager[object]:
-        """Leave the terminal to a question as long as this lasts."""
-
-    def finish(self, result: Result) -> None:
-        """The run is over."""
 
 
 class PlainView:

@@ -20,16 +20,14 @@ from plait.agents.providers.families import (
     ServerFault,
     UnreadableError,
 )
-from plait.agents.providers.families.anthropic_messages import AnthropicMessages
 from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.providers.families.table import FAMILIES as FORMATS
 from plait.agents.providers.spec import read_spec
 from plait.core import documents
+from plait.schema import provider_tables
 from plait.template.sinks import render_json
 
-SPOKEN: dict[str, Any] = {
-    "chat_completions": ChatCompletions(),
-    "anthropic_messages": AnthropicMessages(),
-}
+SPOKEN: dict[str, Any] = {**FORMATS}
 VERSION = {"chat_completions": "gpt-5.4-mini-2026-03-17", "anthropic_messages": "claude-sonnet-5"}
 THOUGHT = json.loads(fixture("anthropic_messages", "tools.json"))["content"]
 GREETED = {
@@ -59,6 +57,11 @@ CALLED = {
         blocks=THOUGHT,
     ),
 }
+
+
+def test_a_provider_file_may_name_each_wire_format() -> None:
+    assert {*FORMATS, "replay"} == {*provider_tables.FAMILIES}
+    assert {*FORMATS} == {*FAMILIES}
 
 
 def read(family: str, data: bytes) -> tuple[ModelResponse, str, bool]:

@@ -26,7 +26,6 @@ from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsag
 from plait.agents.providers import sse
 from plait.agents.providers.families import (
     RESERVED,
-    Family,
     MissingStopReason,
     RequestShape,
     ServerFault,
@@ -34,8 +33,7 @@ from plait.agents.providers.families import (
     error_code,
     error_text,
 )
-from plait.agents.providers.families.anthropic_messages import AnthropicMessages
-from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.providers.families.table import FAMILIES
 from plait.agents.providers.spec import Spec
 from plait.core.errors import (
     InternalError,
@@ -72,10 +70,6 @@ FIXES: Final[Mapping[str, str | None]] = {
     "encoding": "look at the server, or at what stands between",
 }
 """Fixes for unreadable responses. The usual fixes name fields that a provider does not have."""
-FAMILIES: Final[Mapping[str, Family]] = {
-    "chat_completions": ChatCompletions(),
-    "anthropic_messages": AnthropicMessages(),
-}
 
 
 class Received(Protocol):

@@ -23,7 +23,6 @@ from plait.scope import Scope
 from plait.template.sinks import render_text
 from plait.template.template import Template
 
-FamilyName: TypeAlias = Literal["chat_completions", "anthropic_messages", "replay"]
 AuthType: TypeAlias = Literal["bearer", "header", "none"]
 JITTER = 0.25
 MILLION = 1_000_000
@@ -54,7 +53,8 @@ class Price:
 @dataclass(frozen=True, slots=True)
 class Spec:
     name: str
-    family: FamilyName
+    family: str
+    """A key of `FAMILIES` (`families/table.py`), or `replay`."""
     base_url: Template
     path: Template
     auth: Auth
@@ -99,7 +99,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     default_model = _template(fields, "default_model")
     return Spec(
         name=name,
-        family=_family(fields),
+        family=fields.text("family") or "",
         base_url=_template(fields, "base_url"),
         path=_template(fields, "path"),
         auth=_auth(fields.child("auth")),
@@ -138,13 +138,14 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
 
 def _missing(fields: Fields) -> Iterator[Problem]:
     where = fields.node.entries[0][0].span if fields.node.entries else fields.node.span
-    needed = {
-        "chat_completions": ("base_url", "path", "body"),
-        "anthropic_messages": ("base_url", "path", "body"),
-        "replay": ("file",),
-    }
-    family = fields.text("family")
-    for part in needed.get(family or "", ("family",)):
+    match fields.text("family"):
+        case None:
+            needed: tuple[str, ...] = ("family",)
+        case "replay":
+            needed = ("file",)
+        case _:
+            needed = ("base_url", "path", "body")
+    for part in needed:
         if not fields.has(part):
             yield Problem(
                 f"a provider needs '{part}'",
@@ -173,15 +174,6 @@ def _empty(form: str, fields: Fields) -> Fields:
 def _template(fields: Fields, field: str) -> Template:
     node = fields.get(field)
     return to_template(Scalar("", fields.node.span) if node is None else node, "config")
-
-
-def _family(fields: Fields) -> FamilyName:
-    match fields.text("family"):
-        case "anthropic_messages":
-            return "anthropic_messages"
-        case "replay":
-            return "replay"
-    return "chat_completions"
 
 
 def _parse_structured(fields: Fields) -> Structured:

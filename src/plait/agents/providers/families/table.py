@@ -1,0 +1,18 @@
+"""Every wire format, by the name that `family` of a provider file has."""
+
+from __future__ import annotations
+
+from plait.agents.providers.families.anthropic_messages import AnthropicMessages
+from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.core.hints import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plait.agents.providers.families import Family
+    from plait.core.hints import Final
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "chat_completions": ChatCompletions(),
+    "anthropic_messages": AnthropicMessages(),
+}

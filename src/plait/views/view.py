@@ -1,0 +1,30 @@
+"""What a view of a run has to do."""
+
+from __future__ import annotations
+
+from plait.core.hints import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from plait.engine.events import EventRecord
+    from plait.views.summary import Result
+
+
+class View(Protocol):
+    """Shows a run.  One thread at a time calls `watch`; any thread calls `stopping`."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def watch(self, record: EventRecord) -> None: ...
+
+    def stopping(self, *, at_once: bool) -> None:
+        """The user has asked the run to stop."""
+
+    def aside(self) -> AbstractContextManager[object]:
+        """Leave the terminal to a question as long as this lasts."""
+
+    def finish(self, result: Result) -> None:
+        """The run is over."""
