@@ -46,7 +46,7 @@ GRAMMAR = "template/grammar.py"
 PATHS = "engine/paths.py"
 WITH_PATHS = ("engine/", "agents/", "program/", "lang/", "adapters/store/", "views/", "app/")
 """The packages that meet step paths."""
-OTHER_PATHS = ("program/items/sources.py", "app/resume.py")
+OTHER_PATHS = ("program/items/sources.py", "app/resume")
 """Modules that split other texts at `/`: patterns of files."""
 STEP_NAME = re.compile(
     r"/?(item|turn|task|loop|map|round|reduce|say|hook|on_exit_code):(\S|$)"
@@ -139,7 +139,7 @@ def holds_dollar(node: ast.AST) -> bool:
 
 
 def knows_step_paths(node: ast.AST, path: str) -> bool:
-    if not path.startswith(WITH_PATHS) or path in (PATHS, *OTHER_PATHS):
+    if not path.startswith(WITH_PATHS) or path.startswith((PATHS, *OTHER_PATHS)):
         return False
     return names_step(node) or (not path.startswith("engine/") and splits_path(node))
 

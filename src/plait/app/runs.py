@@ -129,12 +129,7 @@ def run_flow(
     loaded = flow.load(ask=observers.ask)
     if adapt is not None:
         loaded = adapt(loaded)
-    require_tools(flow, loaded, observers.ask)
-    require_backend(flow, loaded, observers.stop)
-    runs = flow_store(flow.project)
-    notes = remove_old_runs(runs, flow.project)
-    with runs.create(flow.facts(loaded)) as opened:
-        return execute_run(flow, loaded, opened, observers, notes=notes)
+    return _start_run(flow, loaded, observers)
 
 
 def call_flow(
@@ -152,6 +147,10 @@ def call_flow(
     root = tools.spaces.project or os.getcwd()
     flow = FlowSource(tools.chains.get(tool_id).tool.path, Options(params), root, tool=tool_id)
     loaded = flow.load(ask=observers.ask)
+    return _start_run(flow, loaded, observers)
+
+
+def _start_run(flow: FlowSource, loaded: LoadedFlow, observers: RunObservers) -> FlowResult:
     require_tools(flow, loaded, observers.ask)
     require_backend(flow, loaded, observers.stop)
     runs = flow_store(flow.project)

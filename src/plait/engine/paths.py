@@ -39,6 +39,8 @@ import re
 from plait.core.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from plait.core.hints import Final
 
 # ── names ────────────────────────────────────────────────────────────────
@@ -220,6 +222,20 @@ def split_path(path: str) -> tuple[str, str]:
 
 def path_names(path: str) -> list[str]:
     return path.split("/")
+
+
+def paths_around(path: str) -> Iterator[str]:
+    """Yield the paths of the steps around a step, the outermost first."""
+    names = path.split("/")
+    return ("/".join(names[:length]) for length in range(1, len(names)))
+
+
+def split_at_item(path: str) -> tuple[str, str, str]:
+    """Split a path of the flow at its first `item:*`: the map, the item, and what follows.
+
+    The last two are empty if it has none.
+    """
+    return path.partition(f"/{ANY_ITEM}")
 
 
 MAIN_ITEMS: Final = join_path(MAP, ITEMS)

@@ -29,5 +29,10 @@ UNKNOWN_RESULT: Final[Mapping[str, Json]] = dict.fromkeys(
 """The value of a step in a dry run."""
 
 
+def is_unseen(result: Mapping[str, Json]) -> bool:
+    """Is it the value of a step that the user marked as done?"""
+    return _UNSEEN in result
+
+
 def is_unknown_result(result: Mapping[str, Json]) -> bool:
     return isinstance(result.get("exit_code"), Unknown)

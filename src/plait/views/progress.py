@@ -38,8 +38,7 @@ from plait.engine.events import (
 from plait.engine.journal import StepRecord
 from plait.engine.limits import UsageTally
 from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
-from plait.engine.paths import first_name, is_at_or_below, parent_path
-from plait.engine.replay import ITEMS_STEP
+from plait.engine.paths import ITEMS, first_name, is_at_or_below, parent_path
 from plait.views.format import describe_failure, short_failure
 from plait.views.parts import (
     CALL,
@@ -245,7 +244,7 @@ class Progress:
         step = self._running.end(path)
         if self.run_attempts > 1 and not isinstance(event.outcome, Failed):
             self.failures.remove(path)  # it failed in an earlier run attempt
-        if event.kind == ITEMS_STEP and not event.replayed:
+        if event.kind == ITEMS and not event.replayed:
             self._select_items(parent)
         if event.kind == SNAPSHOT:
             return NOTHING
