@@ -207,7 +207,9 @@ class Chains:
             item = self.items.get(found)
             elements.append(item)
             # As it was found, before its bytes were read: a change in between is seen next time.
-            seen.append((FILE, item.path, _file_state(found)))
+            stamp = found.stamp
+            state = (stamp.changed, stamp.modified, stamp.inode, stamp.size, stamp.device)
+            seen.append((FILE, item.path, state))
             executor = item.header.executor_id
             if executor is None:
                 raise InputError(
@@ -240,11 +242,6 @@ class Chains:
             f"did you mean '{guess}'?" if guess else "'plait tools' lists all tools",
             code="missing-executor",
         )
-
-
-def _file_state(found: ToolLocation) -> State:
-    stamp = found.stamp
-    return (stamp.changed, stamp.modified, stamp.inode, stamp.size, stamp.device)
 
 
 def _cycle(elements: list[ToolFile], again: ToolLocation) -> InputError:

@@ -175,10 +175,6 @@ class Snapshots:
             locks, self._locks = self._locks, -1
             os.close(locks)
             self._used = set()
-        self._require_private_root()
-        self._locks = _lock_file(self.root)
-
-    def _require_private_root(self) -> None:
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         status = os.stat(self.root, follow_symlinks=False)
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
@@ -187,6 +183,7 @@ class Snapshots:
                 fix=f"chmod 700 {self.root}, or remove it",
                 code="unsafe-cache",
             )
+        self._locks = _lock_file(self.root)
 
     # ── room ─────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
@@ -37,7 +37,11 @@ _OF_VALUES: Final = frozenset(
 def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
     """All problems that the files of a chain have."""
     found = [problem for pair in check_pairs(chain) for problem in pair.problems]
-    found += _schema_problems(chain)
+    for item in chain.elements:
+        schema = item.header.config_schema
+        problem = None if schema is None else schema_problem(schema, item.id, item.path)
+        if problem is not None:
+            found.append(problem)
     if chain.primitive != FLOW:
         found += _config_problems(chain, project)
         try:
@@ -82,14 +86,6 @@ def schema_problem(schema: Mapping[str, Json], tool_id: str, path: str) -> Probl
             what, path, "every keyword has its form: type: object, required: [a]", code="bad-schema"
         )
     return None
-
-
-def _schema_problems(chain: Chain) -> Iterator[Problem]:
-    for item in chain.elements:
-        if item.header.config_schema is not None:
-            problem = schema_problem(item.header.config_schema, item.id, item.path)
-            if problem is not None:
-                yield problem
 
 
 def _config_problems(chain: Chain, project: str | None) -> list[Problem]:

@@ -32,17 +32,14 @@ def computed_value_error(where: Span) -> RefusedLiteral:
 
 
 def require_valid_text(value: str, where: Span) -> str:
-    if "\0" in value or not _is_whole(value):
+    try:
+        value.encode()
+        is_whole = True
+    except UnicodeEncodeError:
+        is_whole = False
+    if "\0" in value or not is_whole:
         raise RefusedLiteral("holds NUL or half of a character pair", where, "remove the escape")
     return value
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def require_finite(value: float, where: Span) -> float:

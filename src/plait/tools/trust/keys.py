@@ -79,7 +79,7 @@ class KeyFolder:
         path = self._path(name)
         make_private_folder(self.root)
         try:
-            write_new(path, _encode_record(self._make_record(key, passphrase, effort)))
+            write_new(path, _encode_record(_encode_key(key, passphrase, effort)))
         except FileExistsError:
             raise InputError(
                 f"there is a key '{name}' already",
@@ -118,7 +118,7 @@ class KeyFolder:
         """Write a new key and the statement about it, until `end_rotation`."""
         key = PrivateKey.generate()
         statement = statement_about(key)
-        record = {**self._make_record(key, passphrase, effort), "rotation": statement.decode()}
+        record = {**_encode_key(key, passphrase, effort), "rotation": statement.decode()}
         write_atomic(self.root, f"{name}.next", _encode_record(record))
         return statement
 
@@ -164,12 +164,6 @@ class KeyFolder:
             ):
                 return dict(record)
         raise damaged_file_error(path)
-
-    def _make_record(
-        self, key: PrivateKey, passphrase: Secret | None, effort: Effort | None
-    ) -> dict[str, Json]:
-        closed = _encode_key(key, passphrase, effort or Effort())
-        return {"format": self.FORMAT, "public": key.public.hex(), **closed}
 
     def _record(self, name: str) -> Json:
         path = self._path(name)
@@ -245,9 +239,13 @@ def _encode_record(record: Json) -> bytes:
     return json.dumps(record, indent=1).encode() + b"\n"
 
 
-def _encode_key(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> dict[str, Json]:
+def _encode_key(
+    key: PrivateKey, passphrase: Secret | None, effort: Effort | None
+) -> dict[str, Json]:
+    record = {"format": KeyFolder.FORMAT, "public": key.public.hex()}
     if passphrase is None:
-        return {"seed": key.seed.hex()}
+        return {**record, "seed": key.seed.hex()}
+    effort = effort or Effort()
     from nacl.pwhash import argon2id
     from nacl.secret import SecretBox
     from nacl.utils import random
@@ -255,6 +253,7 @@ def _encode_key(key: PrivateKey, passphrase: Secret | None, effort: Effort) -> d
     salt = random(argon2id.SALTBYTES)
     box = SecretBox(_derive_key(passphrase, salt, effort)).encrypt(key.seed)
     return {
+        **record,
         "salt": salt.hex(),
         "operations": effort.operations,
         "memory": effort.memory,
