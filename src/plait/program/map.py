@@ -19,7 +19,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, deep_copy, text
 from plait.engine.backend import MOST_PARALLEL, Backend, MapRun, WorkItem
 from plait.engine.events import ItemsCounted, ItemsReplayed
-from plait.engine.journal import StepRecord, in_bitmap
+from plait.engine.journal import in_bitmap
 from plait.engine.outcome import (
     TOO_MANY,
     Failed,
@@ -111,17 +111,15 @@ class Map(Composite):
     item_policy: Policy = field(default=DEFAULT_POLICY, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "item_policy", self._policy_of_items())
-
-    def _policy_of_items(self) -> Policy:
         failing = self.errors.on_item_failure
-        return Policy(
+        policy = Policy(
             retry=self.errors.retry,
             timeout=self.item_timeout,
             # With `stop`, a failed item is not a dead letter: resume retries it.
             keep_failure=failing != "stop" and not self.expects_all,
             skip_on_failure=failing == "skip",
         )
+        object.__setattr__(self, "item_policy", policy)
 
     @property
     def children(self) -> Sequence[Step]:
@@ -389,9 +387,12 @@ class _MapProgress:
                     self.failures_in_a_row += 1
                     self._check_circuit()
         self._replayed.discard(work.order)
-        if self._is_above_threshold():
-            share = f"{self.failed} of {self.outcome_count} items failed"
-            self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
+        threshold = self.map.errors.failure_threshold
+        if threshold is not None:
+            ended = self.successful + self.failed + self.skipped
+            if ended >= FEW and self.failed / ended > threshold:
+                share = f"{self.failed} of {ended} items failed"
+                self._stop(f"{share}, more than failure_threshold allows", TOO_MANY)
 
     def _check_failure(self, work: WorkItem) -> None:
         errors = self.map.errors
@@ -408,21 +409,11 @@ class _MapProgress:
             1 if self.successes_to_close else circuit.failures
         ):
             self.paused_until = time.monotonic() + circuit.pause
-            why = _why_pause(circuit.failures, again=self.successes_to_close > 0)
+            why = "1 failure" if circuit.failures == 1 else f"{circuit.failures} failures in a row"
+            if self.successes_to_close:
+                why = "another failure after a pause"
             self.successes_to_close, self.failures_in_a_row = circuit.successes, 0
             self.ctx.run.events.note(self.ctx.path, f"{why}: no new items for {circuit.pause:g} s")
-
-    @property
-    def outcome_count(self) -> int:
-        return self.successful + self.failed + self.skipped
-
-    def _is_above_threshold(self) -> bool:
-        threshold = self.map.errors.failure_threshold
-        return (
-            threshold is not None
-            and self.outcome_count >= FEW
-            and self.failed / self.outcome_count > threshold
-        )
 
     def _stop(self, why: str, kind: str = "stopped") -> None:
         self.stop_failure = self.stop_failure or Failure(
@@ -461,12 +452,6 @@ def _too_many(failed: int, most: int) -> str:
     return f"{failed} item{'' if failed == 1 else 's'} failed, and max_failures is {most}"
 
 
-def _why_pause(failures: int, *, again: bool) -> str:
-    if again:
-        return "another failure after a pause"
-    return "1 failure" if failures == 1 else f"{failures} failures in a row"
-
-
 def _count(value: Json) -> int:
     count = value.get("count") if isinstance(value, dict) else 0
     return count if isinstance(count, int) else 0
@@ -478,17 +463,15 @@ def item_results(ctx: StepContext, items: Iterator[WorkItem]) -> Iterator[dict[s
     known = next(recorded, None)
     for work in items:
         path = join_path(ctx.path, item_name(work.key))
-        while known is not None and (known.order < work.order or _is_other(known, work, path)):
+        # The step that found the items has an order, too.
+        while known is not None and (
+            known.order < work.order or (known.order == work.order and known.path != path)
+        ):
             known = next(recorded, None)
         if known is None:
             return
         if known.path == path:
             yield _result(work, known.outcome)
-
-
-def _is_other(known: StepRecord, work: WorkItem, path: str) -> bool:
-    """Whether a record is the step that found the items: it has an order, too."""
-    return known.order == work.order and known.path != path
 
 
 def _result(work: WorkItem, outcome: Outcome) -> dict[str, Json]:
@@ -654,21 +637,17 @@ class ListItems(Composite):
                 if is_open and _is_open(template, ctx.scope):
                     return NOT_KNOWN
                 items = _as_list(found)
+                why_empty = "the list is empty"
             case CommandSource(script, shell, strict):
                 ended = act(ShellAction(script, shell, strict), ctx)
                 if is_unknown_result(ended):
                     return NOT_KNOWN
-                items = _command_items(ended)
+                require_complete_output(ended, "output", use="a list of items")
+                items = _lines(ended["output"]) if isinstance(ended.get("output"), str) else []
+                why_empty = "the command prints no line"
         items = deep_copy(mask_value(items[: self.max_items], ctx.run.secrets.mask))
-        check_not_empty(len(items), self.on_empty, ctx, "foreach", self._why_empty())
+        check_not_empty(len(items), self.on_empty, ctx, "foreach", why_empty)
         return {"count": len(items), "items": items}
-
-    def _why_empty(self) -> str:
-        return (
-            "the command prints no line"
-            if isinstance(self.source, CommandSource)
-            else "the list is empty"
-        )
 
     def read(self, value: Json, ctx: StepContext, *, without: bytes = b"") -> Iterator[WorkItem]:  # noqa: ARG002 - the protocol's shape
         items = value.get("items") if isinstance(value, dict) else None
@@ -692,12 +671,6 @@ def _as_list(found: Json) -> list[Json]:
         case str():
             return _lines(found)
     raise StepError(Failure("foreach needs a list or text, but the value is neither", "refused"))
-
-
-def _command_items(ended: dict[str, Json]) -> list[Json]:
-    require_complete_output(ended, "output", use="a list of items")
-    output = ended.get("output")
-    return _lines(output) if isinstance(output, str) else []
 
 
 def _lines(text: str) -> list[Json]:

@@ -69,7 +69,8 @@ class TaskTemplates:
         """`written`: templates read from a file, so that problems point into it."""
         self._spec = spec
         self._maps = {id(one.task): one for one in spec.maps}
-        self._agents = list({id(one): one for one in _agents(spec)}.values())
+        agents = [*(task.agent for task in spec.tasks), spec.manager]
+        self._agents = list({id(one): one for one in agents if one is not None}.values())
         read = dict(written or {})
         self._templates: dict[Place, Template] = {
             place: read[place]
@@ -78,10 +79,10 @@ class TaskTemplates:
             for place, text in self._texts()
         }
         self._fillers = {place: _filler(template) for place, template in self._templates.items()}
-        self._of_tasks = [
-            (task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS])
+        self._task_fillers = {
+            id(task): [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
             for task in spec.tasks
-        ]
+        }
         self._params = {
             id(task): read.get((id(task), "params")) or compile_template(task.params, "graph")
             for task in spec.tasks
@@ -110,7 +111,8 @@ class TaskTemplates:
             agents = {id(agent): self._agent(agent, inputs, asked) for agent in self._agents}
             tasks: dict[int, Task] = {}
             items: dict[int, tuple[Task, ...]] = {}
-            for task, templates in self._of_tasks:
+            for task in self._spec.tasks:
+                templates = self._task_fillers[id(task)]
                 agent = None if task.agent is None else agents[id(task.agent)]
                 one = self._maps.get(id(task))
                 if one is None:
@@ -133,8 +135,9 @@ class TaskTemplates:
         self, one: MapReduce, filled: FilledTasks, items: Sequence[Json]
     ) -> tuple[Task, ...]:
         """The task of a map for each of the items that another task made."""
-        task = one.task
-        texts = [self._fillers.get((id(task), name)) for name in TASK_TEXTS]
+        task, source = one.task, one.source
+        assert source is not None
+        texts = self._task_fillers[id(task)]
         agent = None if task.agent is None else filled.agents[id(task.agent)]
         made: list[Task] = []
         problems: list[Problem] = []
@@ -142,13 +145,9 @@ class TaskTemplates:
             try:
                 made.append(_fill_task(task, texts, agent, {**filled.inputs, **names}))
             except PromptTemplateError as error:
-                what = (
-                    f"item {number} of task '{self._spec.task_id(task)}' has no "
-                    f"{_format_missing(error)}"
-                )
-                fix = (
-                    f"'{self._spec.task_id(_source(one))}' has to give it, or remove it in the text"
-                )
+                names_missing = ", ".join(f"'{name}'" for name in error.missing_variables)
+                what = f"item {number} of task '{self._spec.task_id(task)}' has no {names_missing}"
+                fix = f"'{self._spec.task_id(source)}' has to give it, or remove it in the text"
                 problems.append(Problem(what, None, fix, code="missing-variables"))
         if problems:
             raise InputError.together(problems)
@@ -166,9 +165,7 @@ class TaskTemplates:
         }  # fmt: skip
         values = {**filled.inputs, **{name: f"{{{name}}}" for name in names}}
         agent = None if task.agent is None else filled.agents[id(task.agent)]
-        return _fill_task(
-            task, [self._fillers.get((id(task), name)) for name in TASK_TEXTS], agent, values
-        )
+        return _fill_task(task, self._task_fillers[id(task)], agent, values)
 
     def variables(self) -> tuple[str, ...]:
         """Every variable that must be given, in order of appearance."""
@@ -281,7 +278,11 @@ class TaskTemplates:
             known |= set.intersection(*map(set, each))
         elif item is not None:
             known |= {name for name in template.placeholders if is_item_name(name, item)}
-        yield from _missing_in(template, known)
+        leaf = template.leaf
+        absent = [one for one in placeholders(leaf.program.parts) if one.name not in known]
+        if absent:
+            names = list(dict.fromkeys(one.name for one in absent))
+            yield names, leaf.source.text, _place(leaf, absent[0])
 
     def _items_known(
         self, owner: Task | Agent, item: str | None, inputs: Mapping[str, Json]
@@ -301,12 +302,6 @@ class TaskTemplates:
             case MapReduce():
                 return f"the items of task '{self._spec.task_id(owner.task)}'"
         return f"the {field} of agent '{owner.role}'"
-
-
-def _agents(spec: EnsembleSpec) -> Iterator[Agent]:
-    yield from (task.agent for task in spec.tasks if task.agent is not None)
-    if spec.manager is not None:
-        yield spec.manager
 
 
 def _fill_task(
@@ -356,21 +351,6 @@ def _log_texts(templates: Iterable[Template], count: int) -> None:
             "Resolving template (%d chars) with %d variables", len(template.leaf.source.text), count
         )
         log.debug("Resolved %d variables in template", len(template.placeholders))
-
-
-def _missing_in(template: Template, known: set[str]) -> Iterator[_Missing]:
-    leaf = template.leaf
-    absent = [
-        placeholder
-        for placeholder in placeholders(leaf.program.parts)
-        if placeholder.name not in known
-    ]
-    if absent:
-        yield (
-            list(dict.fromkeys(placeholder.name for placeholder in absent)),
-            leaf.source.text,
-            _place(leaf, absent[0]),
-        )
 
 
 def _place(leaf: Leaf, placeholder: Placeholder) -> Span | None:
@@ -537,15 +517,6 @@ def item_names(name: str, items: Sequence[Json]) -> Iterator[dict[str, Json]]:
         yield {**fields, name: item, f"{name}_index": index, f"{name}_total": len(items)}
 
 
-def _source(one: MapReduce) -> Task:
-    assert one.source is not None
-    return one.source
-
-
-def _format_missing(error: PromptTemplateError) -> str:
-    return ", ".join(f"'{name}'" for name in error.missing_variables)
-
-
 def is_item_name(name: str, item: str | None) -> bool:
     return item is not None and (name == item or name.startswith(f"{item}_"))
 
@@ -567,7 +538,10 @@ def task_prompt(
     task: Task, context: Sequence[TaskOutput], schema: Mapping[str, Json] | None = None
 ) -> str:
     """Build the prompt: the context first, so that it ends with the task."""
-    parts = [f"## Output of {_output_label(one)}\n\n{one.raw}" for one in context]
+    parts = [
+        f"## Output of {one.name}{f' ({one.agent})' if one.agent else ''}\n\n{one.raw}"
+        for one in context
+    ]
     if task.feedback is not None:
         parts.append(f"## Outcome of the round before\n\n{task.feedback}")
     parts.append(f"## Task\n\n{task.description or ''}")
@@ -579,7 +553,3 @@ def task_prompt(
             f"else:\n{json_text(dict(schema))}"
         )
     return "\n\n".join(parts)
-
-
-def _output_label(output: TaskOutput) -> str:
-    return f"{output.name} ({output.agent})" if output.agent else output.name
