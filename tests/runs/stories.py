@@ -50,7 +50,7 @@ class Ran:
         return {
             path: _output(end)
             for path, end in self.finished.items()
-            if end.kind not in ("phase", "map", "item", "items", "attempt")
+            if end.kind not in ("phase", "map", "item", "items", "attempt", "turn")
             and not isinstance(end.outcome, Skipped)
         }
 

@@ -299,7 +299,7 @@ def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
     run.events.close()
     spoken = [event for event in heard if isinstance(event, ModelText)]
     assert [(one.path, one.text) for one in spoken] == [
-        ("steps/0", "word "), ("steps/0", "by "), ("steps/0", "word ")
+        ("steps/0/turn:1", "word "), ("steps/0/turn:1", "by "), ("steps/0/turn:1", "word ")
     ]  # fmt: skip
     assert heard.index(spoken[-1]) < next(
         at

@@ -287,25 +287,28 @@ def test_it_also_goes_on_where_no_hook_is_left(top: Path) -> None:
     assert (hands.files["out.txt"], hands.questions) == (b"an answer", 1)
 
 
-def test_an_answer_that_cannot_be_captured_is_asked_for_again(top: Path) -> None:
+HEARD = "hooks: [{id: s, event: turn_finished, action: {tool: log, params: {x: heard}}}]\n"
+
+
+@pytest.mark.parametrize("has_hooks", [True, False])
+def test_an_answer_that_cannot_be_captured_is_asked_for_again(top: Path, has_hooks: bool) -> None:
     answers = iter(["no JSON", "neither", '{"a": 1}'])
     model: Says = lambda _: says(next(answers))  # noqa: E731
-    flow = (
-        "hooks: [{id: s, event: turn_finished, action: {tool: log, params: {x: heard}}}]\n"
-        "steps: [{id: ask, prompt: hello, capture_output: c, capture_format: json}]\n"
-    )
+    flow = "steps: [{id: ask, prompt: hello, capture_output: c, capture_format: json}]\n"
+    flow = HEARD + flow if has_hooks else flow
     journal, hands = MemoryJournal(), Hands(top, model)
     for _ in range(2):
         assert "JSON" in ended(top, "f.yaml", flow, hands, journal)
     assert ended(top, "f.yaml", flow, hands, journal) == "done"
-    assert (hands.questions, hands.logged) == (3, ["heard"] * 3)
+    assert (hands.questions, hands.logged) == (3, ["heard"] * 3 * has_hooks)
 
 
-def test_without_hooks_a_prompt_step_is_one_record(top: Path) -> None:
+def test_a_prompt_records_its_turn_and_the_usage_once(top: Path) -> None:
     journal, hands = MemoryJournal(), Hands(top, chatty)
     assert ended(top, "f.yaml", "steps: [{prompt: hello}]\n", hands, journal) == "done"
     assert [(end.path, end.used) for end in ends(journal)] == [
-        ("steps/0", {"turns": 1, "tokens": 15, "spend": 0.25}),
+        ("steps/0/turn:1", {"turns": 1, "tokens": 15, "spend": 0.25}),
+        ("steps/0", None),
         ("steps", None),
     ]
 

@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from plait.agents.budget import CUT_OFF, TurnBudget
 from plait.agents.messages import (
-    NO_PROVIDER,
-    TURN_LIMITS,
     Message,
     ModelRequest,
     ModelResponse,
@@ -30,10 +27,18 @@ from plait.agents.messages import (
     sum_usage,
 )
 from plait.agents.permissions import Permissions, matches_any
-from plait.agents.ports import Models, ToolCatalog
+from plait.agents.ports import ToolCatalog
 from plait.agents.structured_output import StructuredResult, check_structured, parse_structured
 from plait.agents.tool_access import tool_id_for
-from plait.agents.turns import ModelTurn, ToolCallTurn, tool_call_title, tool_request_fingerprint
+from plait.agents.turns import (
+    ModelToolCall,
+    ModelTurn,
+    find_provider,
+    is_recorded,
+    perform_turn,
+    tool_call_title,
+    tool_request_fingerprint,
+)
 from plait.core.digests import json_digest
 from plait.core.errors import TrustError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -52,9 +57,9 @@ from plait.engine.outcome import (
     Succeeded,
 )
 from plait.engine.parallel import perform_many
-from plait.engine.paths import call_name, join_path, parent_path, turn_name
+from plait.engine.paths import call_name, join_path, parent_path
 from plait.engine.perform import StepContext
-from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
+from plait.engine.step import DEFAULT_POLICY, FunctionAction, LeafStep, Plan, Policy, Step
 
 if TYPE_CHECKING:
     from plait.agents.turns import Consent, SessionTool
@@ -261,7 +266,7 @@ class AgentSession:
     # ── turns ────────────────────────────────────────────────────────────
 
     def _run_turns(self) -> dict[str, Json]:
-        provider = self._provider()
+        provider = find_provider(self.agent.provider, self.run)
         offers = self._offers()
         while True:
             response = self._perform_turn(provider, offers)
@@ -273,17 +278,6 @@ class AgentSession:
                 return self.transcript.record()
             else:
                 self._ask_again(found.wrong)
-
-    def _provider(self) -> Provider:
-        named = self.agent.provider
-        provider = (
-            self.run.services.get(Models).provider(named)
-            if isinstance(named, str | None)
-            else named
-        )
-        if provider is None:
-            raise StepError(Failure(NO_PROVIDER, "refused"))
-        return provider
 
     def _offers(self) -> tuple[ToolOffer, ...]:
         own = {tool.offer.name: tool.offer for tool in self.agent.own}
@@ -306,30 +300,8 @@ class AgentSession:
 
     def _perform_turn(self, provider: Provider, offers: tuple[ToolOffer, ...]) -> ModelResponse:
         number = len(self.transcript.responses) + 1
-        path = join_path(self.ctx.path, turn_name(number))
-        turn_budget = TurnBudget(
-            self.budget,
-            partial(self.run.budgets.charge, path),
-            is_taken=not self._is_recorded(path),
-        )
-        # Taken before the request: two parallel agents never both get the last turn.
-        if (
-            turn_budget.is_taken
-            and (reached := self.budget.take(*TURN_LIMITS, turns=1)) is not None
-        ):
-            raise self._limit(reached)
         turn = ModelTurn(
-            name=turn_name(number),
-            title=f"turn {number}",
-            fingerprint=json_digest(
-                [
-                    provider.name,
-                    provider.fingerprint,
-                    self._offer_data(offers),
-                    self.agent.fingerprint_data(),
-                ]
-            ),
-            ask=ModelRequest(
+            ModelRequest(
                 tuple(self.transcript.messages),
                 self.run.secrets.mask(self.agent.system),
                 self.agent.model,
@@ -338,47 +310,49 @@ class AgentSession:
                 self.agent.options,
                 schema_retries=0,  # the session asks again itself, in another turn
             ),
-            provider=provider,
-            budget=turn_budget,
-            timeout=self.budget.available("seconds"),
-            context=partial(self._context, number),
-            check=self._check_response,
+            provider,
+            partial(self._context, number),
+            self._turn_record,
+            self._check_response,
         )
-        try:
-            outcome = self._perform(turn)
-        finally:
-            turn_budget.release()
+        fingerprint = json_digest(
+            [
+                provider.name,
+                provider.fingerprint,
+                self._offer_data(offers),
+                self.agent.fingerprint_data(),
+            ]
+        )
+        outcome, is_new = perform_turn(
+            turn, number, fingerprint, self.ctx, perform=self._perform, limit=self._limit
+        )
         if not isinstance(outcome, Succeeded):
-            raise self._turn_error(outcome, turn_budget)
+            raise self._turn_error(outcome)
         response = ModelResponse.of(outcome.value)
         self.transcript.responses.append(response)
-        if not turn_budget.is_counted:
-            # It is replayed: the checks may have changed since it was recorded.
-            failure = self._check_response(response)
-            if failure is not None:
-                raise StepError(replace(failure, output=self.transcript.record(failure.kind)))
+        # The checks may have changed since a replayed response was recorded.
+        failure = None if is_new else turn.failure(response)
+        if failure is not None:
+            raise StepError(replace(failure, output=self.transcript.record(failure.kind)))
         return response
 
-    def _is_recorded(self, path: str) -> bool:
-        """Is there a recorded outcome?  If it does not count, the turn is taken later."""
-        if self.run.replay.is_first_run or not self.ctx.can_replay:
-            return False
-        known = self.run.journal.step(path)
-        return known is not None and not isinstance(known.outcome, Failed)
+    def _turn_record(self, response: ModelResponse, seconds: float) -> dict[str, Json]:  # noqa: ARG002 - a step has its duration
+        """Return the record of a response; that of the first one has the prompts, too."""
+        if self.transcript.responses:
+            return response.record()
+        system = "" if self.agent.before else self.agent.system
+        asked = {"system": system, "user": self.agent.prompt}
+        return {**response.record(), "asked": {name: text for name, text in asked.items() if text}}
 
     def _offer_data(self, offers: Sequence[ToolOffer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]
 
-    def _turn_error(
-        self, outcome: Failed | Skipped, turn_budget: TurnBudget
-    ) -> StepError | LimitExceeded:
+    def _turn_error(self, outcome: Failed | Skipped) -> StepError:
         if isinstance(outcome, Skipped):
             why = f"the model was not asked: {outcome.why}"
             return StepError(Failure(why, "refused", output=self.transcript.record("skipped")))
         failure = outcome.failure
         output = failure.output if isinstance(failure.output, Mapping) else {}
-        if (over := turn_budget.limit_reached(failure, self.ctx)) is not None:
-            return self._limit(over)
         if "ending" in output:
             self.transcript.responses.append(ModelResponse.of(output))
         raw = output.get("text")
@@ -391,17 +365,7 @@ class AgentSession:
     # ── responses that do not count ──────────────────────────────────────
 
     def _check_response(self, response: ModelResponse) -> Failure | None:
-        """Return why the session fails with a response; a resumed run asks the model again.
-
-        A response that was cut off does not count, and its tool requests are not made.
-        """
-        if response.ending == "length":
-            room = response.usage.output or self.agent.options.get("max_tokens")
-            size = f" ({room} tokens)" if room is not None else ""
-            fix = "raise options.max_tokens or limits.tokens"
-            return Failure(f"{CUT_OFF}{size}: {fix}", "length")
-        if response.ending == "refused":
-            return Failure("the model declined to answer", "refused")
+        """Return why the session fails with a complete response."""
         if response.uses:
             return None
         if not (found := self._parse_response(response)).fits:
@@ -463,7 +427,7 @@ class AgentSession:
         """Take a step of the budget for each call; return how many, and the limit if fewer."""
         for taken in range(wanted):
             path = join_path(self.ctx.path, self._call_name(taken + 1))
-            if self._is_recorded(path):
+            if is_recorded(self.ctx, path):
                 continue
             if (reached := self.run.budgets.take_step(path, self.budget)) is not None:
                 return taken, reached
@@ -473,26 +437,28 @@ class AgentSession:
         """Return the name of a call of the last turn."""
         return call_name(len(self.transcript.responses), number)
 
-    def _tool_call(
-        self, number: int, use: ToolRequest, offers: tuple[ToolOffer, ...]
-    ) -> ToolCallTurn:
+    def _tool_call(self, number: int, use: ToolRequest, offers: tuple[ToolOffer, ...]) -> LeafStep:
         tool_id = tool_id_for(use.name, offers) or ""
         once = bool(tool_id) and matches_any(self.agent.once, tool_id)
-        return ToolCallTurn(
-            name=self._call_name(number),
-            title=self.run.secrets.mask(tool_call_title(tool_id or use.name, use.arguments)),
-            fingerprint=tool_request_fingerprint(use),
-            use=use,
-            tool_id=tool_id,
-            offers=offers,
-            permissions=self.permissions,
-            consent=self.agent.consent,
-            policy=replace(DEFAULT_POLICY, at_most_once=True) if once else DEFAULT_POLICY,
-            context=partial(self._context, len(self.transcript.responses)),
-            own=next((tool for tool in self.agent.own if tool.offer.tool_id == tool_id), None),
+        call = ModelToolCall(
+            use,
+            tool_id,
+            offers,
+            self.permissions,
+            partial(self._context, len(self.transcript.responses)),
+            self.agent.consent,
+            next((tool for tool in self.agent.own if tool.offer.tool_id == tool_id), None),
+        )
+        return LeafStep(
+            self._call_name(number),
+            "call",
+            self.run.secrets.mask(tool_call_title(tool_id or use.name, use.arguments)),
+            tool_request_fingerprint(use),
+            FunctionAction(call.result),
+            Policy(at_most_once=True) if once else DEFAULT_POLICY,
         )
 
-    def _perform_all(self, calls: Sequence[ToolCallTurn]) -> list[Outcome]:
+    def _perform_all(self, calls: Sequence[Step]) -> list[Outcome]:
         if len(calls) < 2:
             return [self._perform(call) for call in calls]
         outcomes, self.ctx = perform_many(
@@ -516,7 +482,7 @@ class AgentSession:
         self.run.hooks.limit_reached(self.ctx, reached, self._context(1))
         raise StepError(reached.failure(self.transcript.record("depth")))
 
-    def _limit(self, reached: LimitReached) -> LimitExceeded:
+    def _limit(self, reached: LimitReached, output: Json = None) -> LimitExceeded:  # noqa: ARG002 - the whole session is the partial result
         return limit_error(reached, self.ctx, self._context(max(1, len(self.transcript.responses))))
 
     def _context(self, turn: int) -> dict[str, Json]:

@@ -1,10 +1,14 @@
-"""The steps of an agent session: a model turn, and a tool call that the model requests."""
+"""What prompts and agent sessions do: a model turn, and a tool call that the model requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from plait.agents.messages import ModelResponse, TokenUsage
+from plait.agents.budget import CUT_OFF, TurnBudget
+from plait.agents.messages import NO_PROVIDER, TURN_LIMITS, ModelResponse, TokenUsage
+from plait.agents.ports import Models
 from plait.agents.tool_access import format_tool_result, not_offered_message, schema_errors
 from plait.core.digests import json_digest
 from plait.core.errors import NO_OUTCOMES, PlaitError, shorten
@@ -14,19 +18,20 @@ from plait.core.records import dataclass, replace
 from plait.core.values import Json, json_text
 from plait.engine.context import RunContext
 from plait.engine.events import ModelText
-from plait.engine.outcome import Failed, Failure, Skip, StepError, Succeeded, require_success
-from plait.engine.paths import split_call, turn_name
+from plait.engine.outcome import Failed, Failure, Skip, StepError, Succeeded
+from plait.engine.paths import join_path, split_call, turn_name
 from plait.engine.replay import QUESTION_CODES
-from plait.engine.step import DEFAULT_POLICY, Plan
+from plait.engine.step import FunctionAction, LeafStep
 
 if TYPE_CHECKING:
-    from plait.agents.budget import TurnBudget
     from plait.agents.messages import ModelRequest, Provider, ToolOffer, ToolRequest
     from plait.agents.permissions import Permissions
     from plait.core.hints import Final
     from plait.engine.journal import Journal
+    from plait.engine.limits import LimitReached
+    from plait.engine.outcome import LimitExceeded, Outcome
     from plait.engine.perform import StepContext
-    from plait.engine.step import Policy, Step
+    from plait.engine.step import Step
 
 
 class TextStream:
@@ -71,85 +76,130 @@ class SessionTool:
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """A step that asks a model once; its value is the response."""
+    """One request to a model, and how its response is checked and recorded."""
 
-    name: str
-    title: str
-    fingerprint: str
-    ask: ModelRequest
+    request: ModelRequest
     provider: Provider
-    budget: TurnBudget
-    check: Callable[[ModelResponse], Failure | None]
-    """Returns why a response fails the turn; its usage counts."""
     context: Callable[[], Mapping[str, Json]]
     """Returns the hook variables, with the present usage."""
-    timeout: float | None = None
-    policy: Policy = DEFAULT_POLICY
-    kind: str = "turn"
+    record: Callable[[ModelResponse, float], dict[str, Json]]
+    """Returns what to record of a response that took so many seconds."""
+    check: Callable[[ModelResponse], Failure | None] = lambda _: None
+    """Returns why a complete response fails the turn; its usage counts."""
+    can_skip: bool = False
+    """A hook may skip the turn, and with it the step around it."""
 
-    @property
-    def children(self) -> Sequence[Step]:
-        return ()
-
-    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
-        return Plan(self.kind, self.title)
-
-    def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
+    def ask(self, budget: TurnBudget, ctx: StepContext) -> Json:
+        """Return the record of the response; raise StepError if there is none that counts."""
         run = ctx.run
         self._require_allowed(ctx)
-        limits = [one for one in (self.timeout, ctx.time_left()) if one is not None]
         stream = TextStream(run, ctx.path)
+        timeout, began = run.budgets.time_left(ctx), time.monotonic()
         try:
-            timeout = min(limits, default=None)
-            response = self.budget.ask(
-                self.provider, self.ask, timeout=timeout, stop=run.stop, on_text=stream.write
+            response = budget.ask(
+                self.provider, self.request, timeout=timeout, stop=run.stop, on_text=stream.write
             )
         except StepError as error:
             response = _bad_answer(error, run.secrets.mask)
         stream.finish()
-        record = mask_value({**response.record(), **self._prompt_record()}, run.secrets.mask)
-        useless = self.check(response)
-        outcome = (
-            Succeeded(record)
-            if useless is None
-            else Failed(replace(useless, output=record, path=ctx.path))
-        )
-        facts = {"result": record, "model": self.ask.model or response.model}
+        record = mask_value(self.record(response, time.monotonic() - began), run.secrets.mask)
+        failure = self.failure(response)
+        facts = {"result": record, "model": self.request.model or response.model}
         run.hooks.notify_after(ctx, "turn_finished", {**self.context(), **facts})
-        return require_success(outcome)
+        if failure is not None:
+            raise StepError(replace(failure, output=record))
+        return record
+
+    def failure(self, response: ModelResponse) -> Failure | None:
+        """Return why a response fails the turn; a resumed run asks the model again.
+
+        A response that was cut off does not count, and its tool requests are not made.
+        """
+        if response.ending == "length":
+            room = response.usage.output or self.request.options.get("max_tokens")
+            size = f" ({room} tokens)" if room is not None else ""
+            fix = "raise options.max_tokens or limits.tokens"
+            return Failure(f"{CUT_OFF}{size}: {fix}", "length")
+        if response.ending == "refused":
+            return Failure("the model declined to answer", "refused")
+        return self.check(response)
 
     def _require_allowed(self, ctx: StepContext) -> None:
         """Raise StepError if a hook prevents the request; a resumed run asks the hook again."""
         try:
             ctx.run.hooks.require("turn_started", ctx, self.context())
         except Skip as skip:
+            if self.can_skip:
+                raise
             raise StepError(Failure(f"the model was not asked: {skip.why}", "refused")) from None
-
-    def _prompt_record(self) -> dict[str, Json]:
-        """Return the prompts of the session, to record them with the first response."""
-        if self.name != turn_name(1):
-            return {}
-        system = self.ask.system if len(self.ask.messages) == 1 else ""
-        asked = {"system": system, "user": self.ask.messages[-1].text}
-        return {"asked": {name: text for name, text in asked.items() if text}}
 
 
 def _bad_answer(error: StepError, mask: Callable[[str], str]) -> ModelResponse:
     """Return a response that does not match the schema: its usage counts, and it gets a reply."""
-    match error.failure:
+    failure = error.failure
+    match failure:
         case Failure(kind="bad_answer", output={"text": str(text), "usage": dict(usage), **facts}):
             ending: Json = facts.get("ending", "end")
             return ModelResponse(text, (), TokenUsage(**usage), str(facts.get("model", "")), ending)
-    raise StepError(replace(error.failure, message=mask(error.failure.message))) from error
+    output = mask_value(failure.output, mask)
+    raise StepError(replace(failure, message=mask(failure.message), output=output)) from error
+
+
+def perform_turn(
+    turn: ModelTurn,
+    number: int,
+    fingerprint: str,
+    ctx: StepContext,
+    *,
+    perform: Callable[[Step], Outcome],
+    limit: Callable[[LimitReached, Json], LimitExceeded],
+) -> tuple[Outcome, bool]:
+    """Perform a turn as a step; return its outcome, and whether the model was asked now.
+
+    Raise what `limit` returns if a limit prevents the request or cuts off the response; the usage
+    is recorded with the step.
+    """
+    run, name = ctx.run, turn_name(number)
+    path = join_path(ctx.path, name)
+    budget = TurnBudget(
+        run.budgets.at(ctx.path),
+        partial(run.budgets.charge, path),
+        is_taken=not is_recorded(ctx, path),
+    )
+    # Taken before the request: two parallel agents never both get the last turn.
+    if budget.is_taken and (reached := budget.budget.take(*TURN_LIMITS, turns=1)) is not None:
+        raise limit(reached, None)
+    action = FunctionAction(partial(turn.ask, budget))
+    try:
+        outcome = perform(LeafStep(name, "turn", f"turn {number}", fingerprint, action))
+    finally:
+        budget.release()
+    if isinstance(outcome, Failed):
+        over = budget.limit_reached(outcome.failure, ctx)
+        if over is not None:
+            raise limit(over, outcome.failure.output)
+    return outcome, budget.is_counted
+
+
+def is_recorded(ctx: StepContext, path: str) -> bool:
+    """Is there a recorded outcome?  If it does not count, the turn or call is taken later."""
+    if ctx.run.replay.is_first_run or not ctx.can_replay:
+        return False
+    known = ctx.run.journal.step(path)
+    return known is not None and not isinstance(known.outcome, Failed)
+
+
+def find_provider(named: str | Provider | None, run: RunContext) -> Provider:
+    provider = run.services.get(Models).provider(named) if isinstance(named, str | None) else named
+    if provider is None:
+        raise StepError(Failure(NO_PROVIDER, "refused"))
+    return provider
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallTurn:
-    """A step that calls a tool for a model, or returns why it does not."""
+class ModelToolCall:
+    """The call of a tool for a model."""
 
-    name: str
-    title: str
-    fingerprint: str
     use: ToolRequest
     tool_id: str
     """Empty if no such tool was offered."""
@@ -158,18 +208,10 @@ class ToolCallTurn:
     context: Callable[[], Mapping[str, Json]]
     """Returns the hook variables, as in `ModelTurn`."""
     consent: Consent | None = None
-    policy: Policy = DEFAULT_POLICY
     own: SessionTool | None = None
-    kind: str = "call"
 
-    @property
-    def children(self) -> Sequence[Step]:
-        return ()
-
-    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
-        return Plan(self.kind, self.title)
-
-    def execute(self, plan: Plan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
+    def result(self, ctx: StepContext) -> Json:
+        """Return what the model gets: the output of the tool, or why there is none."""
         refused = self._report_refusal(ctx)
         if refused is not None:
             return self._failure_record("refused", refused)

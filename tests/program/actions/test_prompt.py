@@ -69,7 +69,10 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
 
 
 EARLY = [
-    ("length", "the model had no room left for its answer: raise max_tokens in options"),
+    (
+        "length",
+        "the model had no room left for its answer (1 tokens): raise options.max_tokens or limits.tokens",
+    ),
     ("refused", "the model declined to answer"),
     (
         "tools",

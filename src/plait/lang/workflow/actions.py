@@ -25,6 +25,7 @@ from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.lang.workflow.compilation import Compilation, CompileContext
+    from plait.program.actions.prompt import SessionOptions
 
 
 def build_action(
@@ -112,37 +113,30 @@ def _prompt(fields: Fields, strict: bool) -> Action:
     model = fields.text("model")
     if inner is None:
         return PromptAction(required_template(fields, "prompt"), model=model, strict=strict)
-    options = {name: value.data() for name, value in inner.entries("options")}
-    if any(inner.has(name) for name in ("tools", "schema", "limits")):
-        return _converse(fields, inner, options, strict)
     return PromptAction(
         required_template(inner, "prompt"),
         inner.template("system"),
         inner.text("provider"),
         inner.text("model") or model,
-        options,
+        {name: value.data() for name, value in inner.entries("options")},
         strict,
+        _session(fields, inner),
     )
 
 
-def _converse(fields: Fields, inner: Fields, options: dict[str, Json], strict: bool) -> Action:
-    from plait.program.actions.prompt import AgentPromptAction
+def _session(fields: Fields, inner: Fields) -> SessionOptions | None:
+    if not any(inner.has(name) for name in ("tools", "schema", "limits")):
+        return None
+    from plait.program.actions.prompt import SessionOptions
 
     schema = inner.get("schema")
-    retries = inner.integer("max_output_retries")
-    return AgentPromptAction(
+    return SessionOptions(
         fields.text("name") or fields.text("id") or "agent",
-        required_template(inner, "prompt"),
-        inner.template("system"),
-        inner.text("provider"),
-        inner.text("model") or fields.text("model"),
-        options,
         inner.strings("tools"),
         inner.strings("once"),
         schema.data() if isinstance(schema, nodes.Mapping) else None,
         agent_limits(inner),
-        0 if retries is None else retries,
-        strict,
+        inner.integer("max_output_retries") or 0,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from plait.core.errors import InputError, ProcessError, RequestError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -25,7 +26,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.paths import CALL
 from plait.engine.perform import StepContext, act
-from plait.engine.step import LeafStep, Plan, Policy
+from plait.engine.step import FunctionAction, LeafStep, Plan, Policy
 from plait.program.ports import TIMEOUT_EXIT_CODE, Subflow, ToolChecks, Tools, tools_at
 from plait.template.template import Template
 
@@ -132,11 +133,11 @@ def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     program = tools.find_subflow(call.tool_id, call.params)
     if program is not None:
         return _run_subflow(program, ctx)
-    direct = DirectCall(call.tool_id, call.params, call.as_text)
     if not tools.is_once(call.tool_id):
-        return _require_record(act(direct, ctx))
+        return _call_directly(call, ctx)
+    action = FunctionAction(partial(_call_directly, call))
     # Its parent has a fingerprint that covers the call.
-    step = LeafStep(CALL, "tool", call.tool_id, "", direct, Policy(at_most_once=True))
+    step = LeafStep(CALL, "tool", call.tool_id, "", action, Policy(at_most_once=True))
     return _require_record(require_success(ctx.perform(step)))
 
 
@@ -145,36 +146,24 @@ def _require_record(value: Json) -> dict[str, Json]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class DirectCall:
-    """The call of a tool that is not a flow."""
-
-    tool_id: str
-    params: Mapping[str, Json] = field(repr=False)
-    as_text: bool = False
-
-    def plan(self, ctx: StepContext) -> Plan:  # noqa: ARG002 - the protocol's shape
-        return Plan("tool", self.tool_id)
-
-    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the same
-        run = ctx.run
-        try:
-            result = tools_at(ctx).call(
-                self.tool_id, self.params, timeout=run.budgets.time_left(ctx)
-            )
-        except RequestError as error:
-            failure = Failure(run.secrets.mask(str(error)), failure_kind_of_error(error))
-            raise StepError(timeout_or_limit(failure, ctx)) from None
-        except ProcessError as error:
-            if error.code != "timeout":
-                raise
-            failure = Failure(run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
-            raise StepError(timeout_or_limit(failure, ctx)) from None
-        if result.metadata.get("cancelled") and run.stop.is_set():
-            raise Interrupted
-        if self.as_text and result.printed is not None:
-            result = replace(result, data=result.printed)
-        return _require_tool_success(result, ctx)
+def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
+    """Call a tool that is not a flow."""
+    run = ctx.run
+    try:
+        result = tools_at(ctx).call(call.tool_id, call.params, timeout=run.budgets.time_left(ctx))
+    except RequestError as error:
+        failure = Failure(run.secrets.mask(str(error)), failure_kind_of_error(error))
+        raise StepError(timeout_or_limit(failure, ctx)) from None
+    except ProcessError as error:
+        if error.code != "timeout":
+            raise
+        failure = Failure(run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
+        raise StepError(timeout_or_limit(failure, ctx)) from None
+    if result.metadata.get("cancelled") and run.stop.is_set():
+        raise Interrupted
+    if call.as_text and result.printed is not None:
+        result = replace(result, data=result.printed)
+    return _require_tool_success(result, ctx)
 
 
 def _run_subflow(program: Subflow, ctx: StepContext) -> dict[str, Json]:
