@@ -76,6 +76,10 @@ class StopSignal:
             raise Interrupted
 
 
+def _ignore(event: Event) -> None:
+    """Only a dry run has a plan."""
+
+
 class EventBus:
     """Records the events of a run and reports them to watchers."""
 
@@ -98,7 +102,7 @@ class EventBus:
         self._journal = journal
         self._mask = mask
         self._full_durability = full_durability
-        self._plan_log = plan_log
+        self._add_to_plan = _ignore if plan_log is None else plan_log.add_end
         self._starts: dict[str, StepStarted] = {}
         """By path: starts that are not recorded yet."""
         self._long_starts: Iterable[str] = ()
@@ -115,8 +119,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Record an event, then report it: a watcher must not see what a crash could undo."""
-        if self._plan_log is not None:
-            self._plan_log.add_end(event)
+        self._add_to_plan(event)
         path = getattr(event, "path", "")
         end = self._ends.pop(path, None)
         ended = (event,) if end is None else (end, event)
@@ -138,8 +141,7 @@ class EventBus:
 
     def emit_with_parent(self, event: StepFinished) -> None:
         """Record the end of the last step of a list together with the end of the list."""
-        if self._plan_log is not None:
-            self._plan_log.add_end(event)
+        self._add_to_plan(event)
         self._ends[event.path.rpartition("/")[0]] = event
 
     def emit_discarded(self, event: StepFinished, why: str) -> None:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from plait.engine import step as step_module
     from plait.engine.journal import StepRecord
     from plait.engine.perform import Runnable
+    from plait.engine.plan_log import PlanLog
     from plait.program.changes import ChangeCheck
     from plait.program.validate import Validation
     from plait.scope import Scope
@@ -260,17 +261,16 @@ class ActionStep(Composite):
     def run(self, ctx: StepContext) -> Json:
         ctx = ctx.with_scope(ctx.scope.frame("step", step=self._names(ctx)))
         if self.when is not None:
-            if ctx.run.plan_log is not None and self.when.is_unknown(ctx.scope):
-                return self._plan_conditional(self.when.source.text, ctx)
+            plan_log = ctx.run.plan_log
+            if plan_log is not None and self.when.is_unknown(ctx.scope):
+                return self._plan_conditional(self.when.source.text, ctx, plan_log)
             if not self.when.holds(ctx.scope):
                 raise Skip("its condition does not hold")
         ctx = self._prepare_context(ctx)
         return self.run_action(ctx) if self.has_no_handlers else self._run_with_handlers(ctx)
 
-    def _plan_conditional(self, when: str, ctx: StepContext) -> Json:
+    def _plan_conditional(self, when: str, ctx: StepContext, plan: PlanLog) -> Json:
         """Plan a step whose condition only the run knows: show it with the condition, never fail."""
-        run, plan = ctx.run, ctx.run.plan_log
-        assert plan is not None
         before = len(plan.steps)
         try:
             ctx = self._prepare_context(ctx)
@@ -281,7 +281,7 @@ class ActionStep(Composite):
             failure = (
                 error.failure
                 if isinstance(error, StepError)
-                else Failure(run.secrets.mask(str(error)))
+                else Failure(ctx.run.secrets.mask(str(error)))
             )
             if failure.path in ("", ctx.path):  # a failure of an inner step is in the plan already
                 plan.add_failure(ctx, self.kind, self.title, failure.message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from plait.core.errors import InputError, PlaitError
@@ -188,7 +188,7 @@ class Map(Composite):
         names: dict[str, Json] = {**dict.fromkeys(unknown, NOT_KNOWN), f"item{FACTS}": None}
         scope = ctx.scope.frame("item", phase=names)
         require_success(ctx.perform(self.item_step("*", "each item"), scope=scope))
-        return {}
+        return {**UNKNOWN_COUNTS, "failed": 0}
 
     def _parallel(self, ctx: StepContext) -> int:
         if isinstance(self.parallel, int):
@@ -439,6 +439,8 @@ class _MapProgress:
         self.successful, self.failed, self.skipped = ended[Succeeded], ended[Failed], ended[Skipped]
 
     def counts(self) -> dict[str, Json]:
+        if self.shows_all:  # only a run knows which of the others succeed
+            return {**UNKNOWN_COUNTS, "total": self.total, "failed": self.failed}
         return {
             "total": self.total,
             "successful": self.successful,
@@ -446,6 +448,17 @@ class _MapProgress:
             "skipped": self.skipped,
             "success_rate": round(100 * self.successful / self.total, 2) if self.total else 0,
         }
+
+
+UNKNOWN_COUNTS: Final[Mapping[str, Json]] = dict.fromkeys(
+    ("total", "successful", "failed", "skipped", "success_rate"), NOT_KNOWN
+)
+"""The value of a map whose items only a run knows."""
+
+
+def has_unknown_counts(value: Json) -> bool:
+    """Is this the value of a map that was planned?"""
+    return isinstance(value, dict) and isinstance(value.get("successful"), Unknown)
 
 
 def _too_many(failed: int, most: int) -> str:
@@ -572,8 +585,8 @@ class ForeachAction(Composite):
     def run(self, ctx: StepContext) -> dict[str, Json]:
         began = time.monotonic()
         outcome = ctx.perform(self.map)
-        if ctx.run.plan_log is not None:
-            return _plan_result(outcome, ctx)
+        if isinstance(outcome, Succeeded) and has_unknown_counts(outcome.value):
+            return _plan_result(outcome.value, ctx)
         found = list(self._results(ctx))
         record: dict[str, Json] = {
             "output": [one["output"] for one in found],
@@ -595,9 +608,8 @@ class ForeachAction(Composite):
         return item_results(inner, self.map.items.read(value, inner))
 
 
-def _plan_result(outcome: Outcome, ctx: StepContext) -> dict[str, Json]:
-    counts = require_success(outcome)
-    if isinstance(counts, dict) and counts.get("failed"):
+def _plan_result(counts: dict[str, Json], ctx: StepContext) -> dict[str, Json]:
+    if counts.get("failed"):
         raise StepError(_some_failed(counts["failed"], counts["total"], ctx))
     return dict(UNKNOWN_RESULT)
 

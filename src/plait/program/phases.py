@@ -15,7 +15,7 @@ from plait.engine.outcome import Succeeded, require_success
 from plait.engine.paths import join_path
 from plait.engine.perform import StepContext
 from plait.engine.step import Composite
-from plait.program.map import Map, item_results
+from plait.program.map import Map, has_unknown_counts, item_results
 from plait.program.step_list import StepList as Steps
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class Phases(Composite):
     def _with_map(self, ctx: StepContext, map_step: Map, value: Json) -> Scope:
         facts: dict[str, Json] = dict(value) if isinstance(value, dict) else {}
         facts.pop("isolation", None)
-        if ctx.run.plan_log is not None and (ctx.run.replay.is_first_run or not ctx.can_replay):
+        if has_unknown_counts(facts):
             # A dry run knows at most the number of items, not their outcomes.
-            known = {"total": facts["total"]} if "total" in facts else {}
+            known = {"total": facts["total"]}
             return ctx.scope.frame(
                 "map", phase={"map": {**dict.fromkeys(MAP_FACTS, NOT_KNOWN), **known}}
             )

@@ -86,10 +86,11 @@ class Subworkflow(Composite):
             scope = scope.frame(label, env=values)
         inner = replace(ctx, scope=scope, env={**ctx.env, **entered.env})
         value = self._run_in_time(inner)
-        if ctx.run.plan_log is not None:
+        output = value.get("output") if isinstance(value, dict) else None
+        if isinstance(output, Unknown):
             return dict(UNKNOWN_RESULT)
         return {
-            "output": value.get("output") if isinstance(value, dict) else None,
+            "output": output,
             "stderr": "",
             "exit_code": 0,
             "duration": round(time.monotonic() - began, 6),
