@@ -49,7 +49,7 @@ IRREGULAR = {
 NOT_PARTICIPLES = {"embed", "exceed", "feed", "indeed", "need", "proceed", "seed", "speed"}
 MANY_METHODS = 12
 DOWNCAST = re.compile(r"(?<!def )\bworking\(")
-DRY_RUN = re.compile(r"(?:rehearsal|\bplan|\bplan_log) is (?:not )?None")
+DRY_RUN = re.compile(r"(?:rehearsal|\bplan_log) is (?:not )?None")
 
 
 def main(arguments: list[str]) -> int:
@@ -61,6 +61,12 @@ def main(arguments: list[str]) -> int:
     }
     for name, value in figures(modules):
         print(f"{name:<58} {value}")
+    if not arguments:  # of the code that is installed here
+        from frames import take_stacks
+
+        print(
+            f"{'frames from run_flow to the process of an item':<58} {sum(map(len, take_stacks()))}"
+        )
     return 0
 
 
@@ -91,7 +97,7 @@ def figures(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
         f"{sum(map(is_step, classes))}",
     )
     yield "downcasts of a run", str(len(DOWNCAST.findall(text)))
-    yield "tests for a dry run (rehearsal or plan is None)", str(len(DRY_RUN.findall(text)))
+    yield "tests for a dry run (rehearsal or plan_log is None)", str(len(DRY_RUN.findall(text)))
     for types in (False, True):
         cycles = find_cycles(import_graph(trees, types=types))
         what = "those for type checkers, too" if types else "imports in functions included"
