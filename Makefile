@@ -97,7 +97,7 @@ clean: ## remove the environment, caches and built files
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that no longer starts (moved, or its python was removed) is made anew.
-$(STAMP): pyproject.toml hatch_build.py src/plait/adapters/process/warm.c
+$(STAMP): pyproject.toml hatch_build.py src/plait/adapters/process/warm.c src/plait/adapters/process/guardian.c
 	@set -e; if ! $(BIN)/python -c '$(USABLE)' 2>/dev/null; then \
 	  for python in $(or $(PYTHON),$(CANDIDATES)); do \
 	    if "$$python" -c '$(USABLE)' >/dev/null 2>&1; then found=$$python; break; fi; \

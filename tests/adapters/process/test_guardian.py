@@ -110,20 +110,20 @@ def endless(token: str) -> guardian_client.Job:
     return job
 
 
-def started(
-    script: str, token: str, *, awaited: bool = False, **more_env: str
-) -> tuple[guardian_client.Job, int]:
+def started(script: str, token: str, **more_env: str) -> tuple[guardian_client.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
+    env = {**os.environ, **more_env}
     job = guardian_client.start(
-        ["sh", "-c", script, token],
-        cwd=None,
-        env={**os.environ, **more_env},
-        stdio=(None, write, write),
-        awaited=awaited,
+        ["sh", "-c", script, token], cwd=None, env=env, stdio=(None, write, write)
     )
     os.close(write)
     return job, read
+
+
+def captured(script: str, token: str) -> guardian_client.Job:
+    """A job whose output the guardian reads."""
+    return guardian_client.start(["sh", "-c", script, token], cwd=None, env=os.environ)
 
 
 def test_a_job_that_is_let_go_is_ended(token: str) -> None:
@@ -165,15 +165,13 @@ def test_a_lane_serves_one_job_after_the_other() -> None:
 
 
 def test_a_job_that_is_closed_twice_leaves_the_next_one_alone(token: str) -> None:
-    job, printed = started("exit 0", token, awaited=True)
-    assert os.read(printed, 1) == b""
+    job = captured("exit 0", token)
     until(
         lambda: [report.kind for report in job.reports()] == [guardian.EXITED],
         time.monotonic() + LIMIT,
     )
     job.close()
     assert run(sh("echo; exit 3"), on_output=lambda *_: job.close()).exit_code == 3
-    os.close(printed)
 
 
 def sh(script: str) -> list[str]:
@@ -215,31 +213,19 @@ def test_an_order_that_is_larger_than_the_lane_does_not_block_it(token: str) -> 
     assert int(counted[0]) - int(counted[1]) == sum(
         len(f"{n}={value}\n") for n, value in large.items()
     )
-    job, printed = started("exec sleep 60", token, awaited=False, **large)
+    job, printed = started("exec sleep 60", token, **large)
     assert job.reports() == []  # and does not wait for one
     job.close()
     os.close(printed)
 
 
-def test_output_that_is_held_ends_with_the_process_and_other_output_when_it_is_closed(
-    token: str,
-) -> None:
+def test_a_captured_job_that_closes_its_output_runs_on(token: str) -> None:
     script = "exec >&- 2>&-; exec sh -c 'while :; do sleep 60; done' \"$0-closed\""
-    job, printed = started(script, token)
-    assert os.read(printed, 1) == b""  # it runs on
+    job = captured(script, token)
+    until(lambda: tree_of(f"{token}-closed", 0) != [], time.monotonic() + LIMIT)
+    assert job.reports() == []
     job.close()
     assert nobody_left(token)
-    held, held_printed = started(script, token, awaited=True)
-    until(lambda: tree_of(f"{token}-closed", 0) != [], time.monotonic() + LIMIT)
-    os.set_blocking(held_printed, False)
-    with pytest.raises(BlockingIOError):
-        os.read(held_printed, 1)
-    held.close()
-    os.set_blocking(held_printed, True)
-    assert os.read(held_printed, 1) == b""
-    assert nobody_left(token)
-    for fd in (printed, held_printed):
-        os.close(fd)
 
 
 def test_a_fork_holds_no_lane(token: str) -> None:
@@ -284,13 +270,34 @@ environments = st.lists(
 
 @given(environments)
 def test_each_environment_arrives_whatever_came_before(environments: list[dict[str, str]]) -> None:
-    ours, theirs = guardian_client._Environments(), guardian.Environments()
+    ours = guardian_client._Environments()
     for env in environments:
         expected = {
             guardian_client.encode_text(name): guardian_client.encode_text(value)
             for name, value in env.items()
         }
-        assert theirs.whole(*ours.pack_env(env)) == expected
+        whole, more = ours.pack_env(env)
+        assert guardian._unpack(whole[:-1]) | guardian._unpack(more[:-1]) == expected
+
+
+CHANGING = [
+    {"A": "1", "B": "2"},
+    {"A": "1", "B": "3"},  # one is replaced
+    {"A": "1", "B": "3", "C": "=\udcff"},  # one is new
+    {"B": "3"},  # others are gone
+    {},
+    {"AB": "", "A": "", "B": ""},  # names that begin alike
+]
+
+
+def test_each_environment_arrives_in_its_process() -> None:
+    for env in CHANGING:
+        printed = run(["/usr/bin/env", "-0"], env=env).stdout
+        arrived = dict(one.split(b"=", 1) for one in printed.split(b"\0") if one)
+        assert arrived == {
+            guardian_client.encode_text(name): guardian_client.encode_text(value)
+            for name, value in env.items()
+        }
 
 
 def test_a_program_is_looked_for_anew_each_time(tmp_path: Path) -> None:
@@ -478,12 +485,25 @@ def test_the_guardian_is_not_asked_to_end(number: signal.Signals) -> None:
 
 # ── where there is no /proc ──────────────────────────────────────────────
 
-WITHOUT_PROC = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian._LINUX = False; guardian.main()"
+WITHOUT_PROC = (
+    "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian._LINUX = False; "
+    "guardian.main()"
+)
 
 
 @pytest.fixture
 def keeper() -> Iterator[guardian_client._Guardian]:
-    keeper = guardian_client._start_guardian(False, boot=WITHOUT_PROC)
+    keeper = guardian_client._start_guardian(
+        False,
+        command=[
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            WITHOUT_PROC,
+            str(Path(guardian.__file__).parent),
+        ],
+    )
     yield keeper
     keeper.request.close()
     os.waitpid(keeper.pid, 0)
@@ -496,7 +516,7 @@ def start(
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     directory = os.open("/", os.O_RDONLY)
-    order = guardian_client._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0, 0)
+    order = guardian_client._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0, 0, 4)
     lane = keeper.send(order, (directory, nothing, write, nothing), shared=shared)
     for fd in (write, nothing, directory):
         os.close(fd)

@@ -476,13 +476,14 @@ def test_two_hundred_at_once_leave_nothing_behind() -> None:
 
 
 CROWD = """
-import json, resource, sys
+import json, os, resource, sys
 from concurrent.futures import ThreadPoolExecutor
 from plait.core.errors import ProcessError
 from plait.adapters.process.process import run
 
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+used = [os.dup(0) for _ in range(300)]  # a process takes one of the others
 
 def one(number):
     try:

@@ -15,27 +15,31 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.process import guardian, guardian_client, warm
+from plait.adapters.process import guardian, guardian_client
 from plait.core.grace import GRACE
 
 LIMIT = 20.0
 pytestmark = pytest.mark.skipif(
-    not os.path.exists(warm.LIBRARY),
-    reason="libwarm.so is not there: it needs a C compiler when Plait is installed (Debian: apt install gcc libc6-dev)",
+    not (os.path.exists(guardian_client.LIBRARY) and os.path.exists(guardian_client.COMPILED)),
+    reason="the compiled parts are not there: they need a C compiler when Plait is installed (Debian: apt install gcc libc6-dev)",
 )
-COLD = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
-WARM = (
-    "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.EXECUTED_FIRST = 0; "
-    f"guardian.main({guardian_client._WITH_WARM})"
-)
+COLD, WARM = False, True
+MOST_BYTES, MOST_DESCRIPTORS = 64 * 1024, 40
+"""Of an order to a prestarted shell."""
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "A": "b c", "EMPTY": "", "UMLAUT": "ü"}
 
 
 class Keeper:
     """A guardian of its own, and what is started by it."""
 
-    def __init__(self, boot: str) -> None:
-        self.keeper = guardian_client._start_guardian(False, boot=boot)
+    def __init__(self, is_warm: bool, *old_marks: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if not is_warm:
+                patch.setenv(guardian_client.NO_WARM, "1")
+            command = [guardian_client.COMPILED]
+            self.keeper = guardian_client._start_guardian(False, *old_marks, command=command)
+        for _ in range(3 if is_warm else 0):  # the first ones are always executed
+            self.run("true")
 
     def start(
         self,
@@ -53,7 +57,9 @@ class Keeper:
         how = 0 if has_input else guardian.NO_INPUT
         streams = (given, write, write) if has_input else (write, write)
         lane = self.keeper.send(
-            guardian_client._order(argv, env, how, 0), (directory, *streams, *files), shared=False
+            guardian_client._order(argv, env, how, 0, 1 + len(streams) + len(files)),
+            (directory, *streams, *files),
+            shared=False,
         )
         for fd in (write, directory, given):
             os.close(fd)
@@ -227,8 +233,8 @@ COLD_ONES = [
     (["sh", "-c", "echo $GLIBC_TUNABLES"], {**ENV, "GLIBC_TUNABLES": ""}, b"\n"),
     (
         ["sh", "-c", "echo ${#LONG}"],
-        {**ENV, "LONG": "x" * warm.MOST_BYTES},
-        b"%d\n" % warm.MOST_BYTES,
+        {**ENV, "LONG": "x" * MOST_BYTES},
+        b"%d\n" % MOST_BYTES,
     ),
     (["printf", "x"], ENV, b"x"),
 ]
@@ -242,7 +248,7 @@ def test_what_the_loader_would_have_read_is_executed(
 
 
 def test_more_files_than_an_order_takes_are_no_obstacle(keeper: Keeper) -> None:
-    files = [os.open("/etc/hostname", os.O_RDONLY) for _ in range(warm.MOST_DESCRIPTORS)]
+    files = [os.open("/etc/hostname", os.O_RDONLY) for _ in range(MOST_DESCRIPTORS)]
     said, _ = keeper.run(
         "sh",
         "-c",
@@ -325,7 +331,7 @@ def test_none_is_left_when_the_guardian_is_killed(keeper: Keeper) -> None:
     os.kill(keeper.keeper.pid, signal.SIGKILL)
     assert is_gone(waiting)
     job.close()
-    other = guardian_client._start_guardian(False, keeper.keeper.marks, boot=WARM)  # sweeps up
+    other = Keeper(COLD, keeper.keeper.marks).keeper  # kills what is left
     assert os.read(printed, 1) == b""
     os.close(printed)
     other.close()

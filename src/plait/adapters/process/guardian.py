@@ -14,11 +14,15 @@ Without /proc (macOS, BSD) a job is its process group, and no more.
 
     request socket   Plait → guardian   CHANNEL and the descriptor of one; END_ALL; closing it ends
                                         all jobs
-    channel          Plait → guardian   an order: HEAD, argv, env, and descriptors (cwd, stdio,
-                                        files); COMMANDs for the job that was ordered last
-                     guardian → Plait   REPORTs of that job
+    channel          Plait → guardian   orders: HEAD, argv, env, more env, directory, and descriptors;
+                                        COMMANDs for jobs of this channel
+                     guardian → Plait   REPORTs, each with what the job printed since
 
-A channel serves one job after the other. Closing it ends the job that still runs.
+A channel has any number of jobs, each with an id that Plait chose. Closing it ends those that still
+run. The guardian reads the output of a captured job and passes it on.
+
+`guardian.c` does the same faster and serves where it could be compiled; both pass the same tests.
+This one is as simple as it can be: it executes every program and prestarts no shell.
 
 This program is imported alone, without Plait, and uses the C parts of `signal` and `socket`: with
 the whole modules, `ctypes` and `dataclasses` it would start half as fast.
@@ -39,16 +43,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     import socket
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Final, TypeAlias
-
-    from plait.adapters.process.warm import PrestartedShells
-
-    MakeWarm: TypeAlias = Callable[[Sequence[int], Callable[[int], None]], PrestartedShells]
+    from collections.abc import Iterable, Sequence
+    from typing import Final
 else:
     import _signal as signal
     import _socket as socket
 
+VERSION: Final = 2
+"""Of this protocol; the first argument of a guardian."""
 REQUEST_FD: Final = 3
 FIRST_FILE: Final = 64
 """The child's descriptor of its first file; far from 3, which scripts and make often use."""
@@ -61,20 +63,32 @@ MARK_BITS: Final = 32
 MOST_STOPS: Final = 100
 """How often a sweep looks for new processes before it kills; only a fork bomb reaches it."""
 
-HEAD: Final = struct.Struct("=cBxxIIIi")
-"""JOB, flags, bytes of argv, of env and of more env, process group (0: a new one)."""
-COMMAND: Final = struct.Struct("=cxxxid")
-"""Type, signal, seconds of grace."""
-REPORT: Final = struct.Struct("=cxxxiiqdd")
-"""Type, errno or wait status, pid, peak memory in KiB, seconds of user and of system time."""
+HEAD: Final = struct.Struct("=cBBxIIIIIi")
+"""JOB, flags, number of descriptors, id; bytes of argv, env, more env and directory, each text with
+NUL at its end; process group (0: a new one).
+"""
+COMMAND: Final = struct.Struct("=cxxxIid")
+"""Type, id, signal, seconds of grace."""
+REPORT: Final = struct.Struct("=cBxxIiiqddII")
+"""Type, open streams, id, errno or wait status, pid, peak memory in KiB, seconds of user and of
+system time, bytes of output and of error output that follow.
+"""
 
 CHANNEL, END_ALL = b"L", b"A"  # requests
 JOB, END, SIGNAL = b"J", b"E", b"S"  # on a channel
 NO_INPUT: Final = 1
 """Flag: standard input is /dev/null, and no descriptor comes for it."""
-HOLD_OUTPUT: Final = 2
-"""Flag: the guardian keeps the output open until the exit, so a waiting thread wakes once."""
-REFUSED, EXITED, OVER = b"F", b"X", b"O"  # reports
+CAPTURE: Final = 2
+"""Flag: the guardian reads the output, and no descriptors come for it."""
+REFUSED, OUTPUT, CLOSED, EXITED, OVER = b"F", b"P", b"C", b"X", b"O"  # reports
+NO_DIRECTORY: Final = 4
+"""In place of the open streams of REFUSED: the directory is the reason."""
+PIECE: Final = 65536
+"""Bytes of output in one report."""
+LAST_READS: Final = 17
+"""Reads of a piece; more than a pipe holds."""
+MOST_UNSENT: Final = 1 << 20
+"""Bytes of reports for a channel; beyond that its jobs are not read."""
 
 _LINUX = sys.platform == "linux"
 _RLIMIT_LOCKS = 10
@@ -96,22 +110,21 @@ _IGNORED = [
 ]
 _DEFAULTS = [*_IGNORED, signal.SIGXFSZ, signal.SIGCHLD]
 _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_ORDER_ROOM = 32768
+_MOST_BYTES = 64 << 20  # of an order: more than Linux executes
 _CONTROL_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY)
 _LOW = FIRST_FILE + MAX_DESCRIPTORS  # above all numbers that a child uses
-EXECUTED_FIRST: Final = 3
-"""How many programs are executed before prestarted shells pay off."""
 MOST_LOWERED: Final = 12
 """Descriptors of one child that can get a low number: its streams and several files."""
 
 
-def main(make_warm: MakeWarm | None = None) -> None:
-    """Arguments: high bits of our marks, grace, `own` or `same` session, high bits of old marks.
+def main() -> None:
+    """Arguments: version, high bits of our marks, grace, `own` or `same` session, the library of
+    prestarted shells (not used), high bits of old marks.
 
-    `make_warm` imports `warm` and makes its `PrestartedShells`, once they pay off. Processes with
-    old marks are those of a guardian that died: they are killed first.
+    Processes with old marks are those of a guardian that died: they are killed first.
     """
-    marks, grace, session, *old_marks = sys.argv[1:]
+    _, marks, grace, session, _, *old_marks = sys.argv[1:]
     if session == "own":
         os.setsid()
     else:
@@ -123,7 +136,7 @@ def main(make_warm: MakeWarm | None = None) -> None:
         signal.signal(number, signal.SIG_IGN)
     if _LINUX:
         _set_kernel_options()
-    guardian = Guardian(int(marks) << MARK_BITS, float(grace), make_warm)
+    guardian = Guardian(int(marks) << MARK_BITS, float(grace))
     guardian.kill_marked([int(mark) for mark in old_marks])
     guardian.serve()
 
@@ -139,31 +152,43 @@ def _set_kernel_options() -> None:
 
 
 class JobChannel:
-    """A socket on which orders come, one after the other."""
+    """A socket on which orders and commands come, and reports go."""
 
-    __slots__ = ("fd", "job", "socket")
+    __slots__ = ("data", "descriptors", "fd", "is_throttled", "jobs", "lost", "socket", "unsent")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
-        self.job: Job | None = None  # the last one
+        self.socket.setblocking(False)
+        self.jobs: dict[int, Job] = {}
+        self.data = bytearray()  # has come, and is not complete
+        self.descriptors: list[int] = []  # have come, and belong to the next orders
+        self.lost = False  # some descriptors found no room here
+        self.unsent = bytearray()
+        self.is_throttled = False  # the output of its jobs is not read now
 
 
 class Job:
     """A process that Plait ordered, and all that it starts."""
 
-    __slots__ = ("channel", "deadline", "grouped", "mark", "number", "output", "pid", "wants_over")
+    __slots__ = (
+        "channel", "deadline", "grouped", "id", "mark", "number", "pid", "streams", "wants_over"
+    )  # fmt: skip
 
-    def __init__(self, channel: JobChannel, mark: int) -> None:
+    def __init__(self, channel: JobChannel, id_: int, mark: int) -> None:
         self.channel: JobChannel | None = channel  # until it is closed
+        self.id = id_
         self.mark = mark
         self.pid: int | None = None  # until it is reaped
         self.number = 0  # its pid, also after that
         self.grouped = False  # leads a process group
-        self.output: Sequence[int] = ()  # kept open until it is reaped
+        self.streams: list[int] = []  # of a captured one: our ends of its pipes; -1: closed
         self.deadline: float | None = None  # it was asked to end, and is killed then
-        # Plait waits for OVER; otherwise the channel may serve the next job by then.
         self.wants_over = False
+
+    @property
+    def open_streams(self) -> int:
+        return sum(1 << number for number, fd in enumerate(self.streams) if fd >= 0)
 
 
 class Process:
@@ -187,11 +212,12 @@ class Process:
 class Guardian:
     """One loop for requests, commands, the exits of children, and the deadlines of jobs."""
 
-    def __init__(self, first_mark: int, grace: float, make_warm: MakeWarm | None) -> None:
-        self.starter = Starter(first_mark, make_warm)
+    def __init__(self, first_mark: int, grace: float) -> None:
+        self.starter = Starter(first_mark)
         self.grace = grace
         self.request: socket.socket | None = socket.socket(fileno=REQUEST_FD)
         self.channels: dict[int, JobChannel] = {}
+        self.captured: dict[int, Job] = {}  # by our ends of their pipes
         self.leaders: dict[int, Job] = {}
         self.ending: set[Job] = set()
         self.unasked: list[Job] = []  # shall end, but have no SIGTERM yet
@@ -214,13 +240,18 @@ class Guardian:
     def serve(self) -> None:
         """Until Plait and all jobs are gone."""
         while self.request is not None or self.all_by is not None:
-            for fd, _ in self.poll.poll(self.milliseconds_left()):
+            for fd, events in self.poll.poll(self.milliseconds_left()):
                 if fd == self.wake_pipe:
                     self.reap()
                 elif fd == REQUEST_FD:
                     self.take_request()
+                elif (job := self.captured.get(fd)) is not None:
+                    self.receive_output(job, fd)
                 elif (channel := self.channels.get(fd)) is not None:
-                    self.receive(channel)
+                    if events & select.POLLOUT:
+                        self.send_reports(channel)
+                    if events & ~select.POLLOUT:
+                        self.receive(channel)
             if self.unasked:
                 self.ask_jobs()
             if self.check_at is not None and time.monotonic() >= self.check_at:
@@ -256,87 +287,208 @@ class Guardian:
 
     def receive(self, channel: JobChannel) -> None:
         try:
-            message, ancillary, flags, _ = channel.socket.recvmsg(
-                _ORDER_ROOM, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC
+            data, ancillary, flags, _ = channel.socket.recvmsg(
+                PIECE, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC
             )
-        except ConnectionError:
-            self.caller_left(channel)
+        except BlockingIOError:
             return
-        if not message:
-            self.caller_left(channel)
-        elif message[:1] == JOB:
-            self.start(
-                channel, message, _descriptors(ancillary), complete=not flags & socket.MSG_CTRUNC
-            )
-        elif channel.job is not None:
-            self.handle_commands(channel.job, message)
+        except ConnectionError:
+            data, ancillary, flags = b"", [], 0
+        if not data:
+            self.close_channel(channel)
+            return
+        channel.data += data
+        channel.descriptors += _descriptors(ancillary)
+        channel.lost = channel.lost or bool(flags & socket.MSG_CTRUNC)
+        try:
+            while self.handle_message(channel):
+                pass
+        except ValueError:  # it breaks the protocol
+            self.close_channel(channel)
 
-    def handle_commands(self, job: Job, commands: bytes) -> None:
-        for command, number, grace in COMMAND.iter_unpack(commands):
-            if command == END:
-                job.wants_over = True
-                self.end_job(job, grace)
-            elif (
-                command == SIGNAL
-                and job.pid is not None
-                and not (job.grouped and _to_group(job.pid, number))
-            ):
-                _kill(job.pid, number)  # a prestarted shell has no group in its first moment
+    def handle_message(self, channel: JobChannel) -> bool:
+        """Handle the first message of a channel; False: it is incomplete."""
+        kind = bytes(channel.data[:1])
+        if kind == JOB and len(channel.data) >= HEAD.size:
+            order = Order(channel)
+            if len(channel.data) < order.size:
+                return False
+            if not channel.lost and len(channel.descriptors) < order.descriptor_count:
+                return False
+            order.take(channel)
+            self.start(channel, order)
+            return not channel.lost
+        if kind in (END, SIGNAL) and len(channel.data) >= COMMAND.size:
+            _, id_, number, grace = COMMAND.unpack_from(channel.data)
+            del channel.data[: COMMAND.size]
+            self.handle_command(channel, kind, id_, number, grace)
+            return True
+        if kind not in (b"", JOB, END, SIGNAL):
+            raise ValueError("not a message")
+        return False
 
-    def caller_left(self, channel: JobChannel) -> None:
-        """Plait has closed the channel: its job is ended if it still runs."""
-        self.close_channel(channel)
-        if channel.job is not None and channel.job.pid is not None and self.all_by is None:
-            self.end_job(channel.job, self.grace)
+    def handle_command(
+        self, channel: JobChannel, kind: bytes, id_: int, number: int, grace: float
+    ) -> None:
+        job = channel.jobs.get(id_)
+        if job is None:
+            if kind == END:  # it has ended meanwhile
+                self.report(Job(channel, id_, 0), OVER, 0)
+        elif kind == END:
+            job.wants_over = True
+            self.end_job(job, grace)
+        elif job.pid is not None and not (job.grouped and _to_group(job.pid, number)):
+            _kill(job.pid, number)
 
     def close_channel(self, channel: JobChannel) -> None:
-        if self.channels.pop(channel.fd, None) is not None:
-            self.poll.unregister(channel.fd)
-            channel.socket.close()
-        if channel.job is not None:
-            channel.job.channel = None
+        """Plait has closed the channel: its jobs are ended if they still run."""
+        if self.channels.pop(channel.fd, None) is None:
+            return
+        self.poll.unregister(channel.fd)
+        channel.socket.close()
+        for fd in channel.descriptors:
+            os.close(fd)
+        for job in channel.jobs.values():
+            self.close_streams(job)
+            job.channel = None
+            if job.pid is not None and self.all_by is None:
+                self.end_job(job, self.grace)
 
     # ── starting ──────────────────────────────────────────────────────────
 
-    def start(
-        self, channel: JobChannel, message: bytes, descriptors: list[int], *, complete: bool
-    ) -> None:
-        job = channel.job = Job(channel, self.starter.take_mark())
+    def start(self, channel: JobChannel, order: Order) -> None:
+        job = channel.jobs[order.id] = Job(channel, order.id, self.starter.take_mark())
+        given, ends, reason = order.descriptors, list[int](), 0
         try:
             if self.request is None:
                 raise OSError(errno.ECANCELED, "Plait is gone")
-            order = Order(channel.fd, message)
-            if not complete:
+            if channel.lost:
                 raise OSError(errno.EMFILE, "no room for descriptors")
-            # A prestarted shell ignores signals while it waits, so none is used while all jobs end.
-            warm = self.all_by is None
-            job.pid = job.number = self.starter.spawn(job.mark, order, descriptors, warm=warm)
+            if order.directory:
+                reason = NO_DIRECTORY
+                given = [
+                    os.open(order.directory, _DIRECTORY | os.O_DIRECTORY | os.O_CLOEXEC),
+                    *given,
+                ]
+                ends.append(given[0])
+            reason = NO_DIRECTORY
+            os.fchdir(given[0])
+            reason = 0
+            if order.flags & CAPTURE:
+                self.open_streams(job, ends)
+                place = 2 - order.first
+                given = [*given[:place], *ends[-2:], *given[place:]]
+            job.pid = job.number = self.starter.execute(job.mark, order, given)
         except OSError as error:
-            if self.starter.is_lost(error):
-                self.end_job(job, 0.0)  # it may run: all processes with its mark are killed
-            self.report(job, REFUSED, error.errno or errno.EIO)
-            self.close_channel(channel)
+            self.close_streams(job)
+            self.report(job, REFUSED, error.errno or errno.EIO, flags=reason)
+            channel.jobs.pop(order.id, None)
+            if channel.lost:
+                self.close_channel(channel)
         else:
             job.grouped = order.group == 0
             self.leaders[job.pid] = job
-            if order.flags & HOLD_OUTPUT:
-                output = slice(2 - order.first, 4 - order.first)
-                job.output = descriptors[output]
-                del descriptors[output]
-            self.handle_commands(job, order.commands)
         finally:
-            for fd in descriptors:
+            os.chdir("/")  # otherwise the directory could not be unmounted
+            for fd in (*ends, *order.descriptors):
                 os.close(fd)
 
-    # ── reporting ─────────────────────────────────────────────────────────
+    def open_streams(self, job: Job, ends: list[int]) -> None:
+        """Make the pipes of a captured job; `ends` gets the child's."""
+        for _ in range(2):
+            ours, theirs = os.pipe()
+            ends.append(theirs)
+            job.streams.append(ours)
+            os.set_blocking(ours, False)
+            self.captured[ours] = job
+            if job.channel is not None and not job.channel.is_throttled:
+                self.poll.register(ours, select.POLLIN)
 
-    def report(self, job: Job, kind: bytes, number: int, usage: Usage = (0, 0.0, 0.0)) -> None:
-        if job.channel is None:
+    # ── output and reports ────────────────────────────────────────────────
+
+    def receive_output(self, job: Job, fd: int) -> None:
+        if job.channel is not None and len(job.channel.unsent) >= MOST_UNSENT:
+            self.throttle(job.channel)  # Plait reads slowly, and so does the guardian
             return
+        self.read_stream(job, job.streams.index(fd))
+        if job.pid is None and fd not in job.streams:
+            self.report(job, CLOSED, 0)
+            self.release(job)
+
+    def throttle(self, channel: JobChannel) -> None:
+        channel.is_throttled = True
+        for job in channel.jobs.values():
+            for fd in job.streams:
+                if fd >= 0:
+                    self.poll.unregister(fd)
+
+    def read_stream(self, job: Job, number: int) -> bool:
+        """Read once into the reports; False if there is nothing to read now."""
+        fd = job.streams[number]
         try:
-            os.write(job.channel.fd, REPORT.pack(kind, number, job.number, *usage))
-        except OSError:  # Plait has closed it: `receive` notices that next
+            data = os.read(fd, PIECE)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close_stream(job, number)
+            return False
+        self.report(job, OUTPUT, 0, output=(data, b"") if number == 0 else (b"", data))
+        return True
+
+    def read_available(self, job: Job) -> None:
+        """Read what is in the pipes; no more, because another process may print for ever."""
+        for number in range(len(job.streams)):
+            for _ in range(LAST_READS):
+                if job.streams[number] < 0 or not self.read_stream(job, number):
+                    break
+
+    def close_stream(self, job: Job, number: int) -> None:
+        fd = job.streams[number]
+        if fd >= 0:
+            job.streams[number] = -1
+            del self.captured[fd]
+            if not (job.channel is not None and job.channel.is_throttled):
+                self.poll.unregister(fd)
+            os.close(fd)
+
+    def close_streams(self, job: Job) -> None:
+        for number in range(len(job.streams)):
+            self.close_stream(job, number)
+
+    def report(
+        self,
+        job: Job,
+        kind: bytes,
+        number: int,
+        usage: Usage = (0, 0.0, 0.0),
+        *,
+        flags: int | None = None,
+        output: tuple[bytes, bytes] = (b"", b""),
+    ) -> None:
+        channel = job.channel
+        if channel is None:
             return
+        flags = job.open_streams if flags is None else flags
+        sizes = map(len, output)
+        channel.unsent += REPORT.pack(kind, flags, job.id, number, job.number, *usage, *sizes)
+        channel.unsent += output[0] + output[1]
+        self.send_reports(channel)
+
+    def send_reports(self, channel: JobChannel) -> None:
+        try:
+            del channel.unsent[: channel.socket.send(channel.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:  # Plait has closed it: `receive` notices that next
+            channel.unsent.clear()
+        if channel.fd in self.channels:
+            self.poll.modify(channel.fd, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
+        if channel.is_throttled and len(channel.unsent) < MOST_UNSENT:
+            channel.is_throttled = False
+            for job in channel.jobs.values():
+                for fd in job.streams:
+                    if fd >= 0:
+                        self.poll.register(fd, select.POLLIN)
 
     def reap(self) -> None:
         """Collect every child that has ended: leaders of jobs, and orphans."""
@@ -351,15 +503,18 @@ class Guardian:
             job = self.leaders.pop(pid, None)
             if job is not None:
                 job.pid = None
+                self.read_available(job)
                 peak = usage.ru_maxrss if _LINUX else usage.ru_maxrss // 1024
                 self.report(job, EXITED, status, (peak, usage.ru_utime, usage.ru_stime))
-                # After the report: the thread that it wakes finds the end of the output next.
-                self.close_output(job)
+                self.release(job)
 
-    def close_output(self, job: Job) -> None:
-        for fd in job.output:
-            os.close(fd)
-        job.output = ()
+    def release(self, job: Job) -> None:
+        """Forget a captured job that is over.
+
+        Another one stays as long as its channel: Plait may still end what it left running.
+        """
+        if job.channel is not None and job.streams and not job.open_streams:
+            job.channel.jobs.pop(job.id, None)
 
     # ── ending ────────────────────────────────────────────────────────────
 
@@ -381,7 +536,6 @@ class Guardian:
         """Ask all processes to end; those that are left after the grace, old or new, are killed."""
         self.all_by = time.monotonic() + self.grace
         self.check_in(_FIRST_PAUSE)
-        self.starter.close_shells()
         jobs = [job for job in self.leaders.values() if job not in self.ending]
         if not _LINUX:
             self.unasked += [job for job in jobs if job.deadline is None]
@@ -411,10 +565,12 @@ class Guardian:
     def check_ending(self, job: Job, now: float, *, alive: bool) -> None:
         assert job.deadline is not None
         if not alive or now >= job.deadline + GIVE_UP:
+            self.read_available(job)
+            self.close_streams(job)
             if job.wants_over:
                 self.report(job, OVER, int(alive))
             self.ending.discard(job)
-            self.close_output(job)
+            self.release(job)
         elif now >= job.deadline and _LINUX:
             self.sweep(job)
         elif now >= job.deadline:
@@ -618,13 +774,9 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 class Starter:
     """Starts the processes of jobs, with their marks, descriptors and limits."""
 
-    def __init__(self, first_mark: int, make_warm: MakeWarm | None) -> None:
+    def __init__(self, first_mark: int) -> None:
         self.next_mark = first_mark
-        self.make_warm = make_warm
-        self.warm: PrestartedShells | None = None
-        self.executed = 0
         self.programs = Programs()
-        self.environments = Environments()
         self.own_limit = resource.getrlimit(_RLIMIT_LOCKS) if _LINUX else (0, 0)
         self.files_of_children, self.own_files = self.raise_descriptor_limit()
         self.low: list[int] = self.reserve_low_descriptors()
@@ -633,55 +785,10 @@ class Starter:
         self.next_mark += 1
         return self.next_mark - 1
 
-    def is_lost(self, error: OSError) -> bool:
-        """Whether `spawn` raised it without knowing if the process runs."""
-        return self.warm is not None and isinstance(error, self.warm.Lost)
-
-    def close_shells(self) -> None:
-        if self.warm is not None:
-            self.warm.close()
-
-    def spawn(self, mark: int, order: Order, descriptors: list[int], *, warm: bool) -> int:
-        """The pid of the new process. `warm`: it may be a prestarted shell."""
-        os.fchdir(descriptors[0])
-        try:
-            env = self.environments.whole(order.env, order.more_env)
-            program = self.programs.find(order.argv[0], env)
-            pid = self.start_warm(program, mark, order, env, descriptors) if warm else None
-            return self.execute(program, mark, order, env, descriptors) if pid is None else pid
-        finally:
-            os.chdir("/")  # otherwise the directory could not be unmounted
-
-    def start_warm(
-        self, program: bytes, mark: int, order: Order, env: Environment, descriptors: list[int]
-    ) -> int | None:
-        """Use a prestarted shell; None: the program has to be executed."""
-        if self.make_warm is None or self.executed < EXECUTED_FIRST or order.group != 0:
-            return None
-        if self.warm is None:
-            self.warm = self.make_warm(_DEFAULTS, self.mark_other)
-        return self.warm.begin(
-            program,
-            order.argv,
-            self.environments.join_packed(order.env, order.more_env, env),
-            descriptors,
-            first=order.first,
-            mark=(mark, self.own_limit[1]),
-            files=(self.files_of_children, self.own_files),
-        )
-
-    def mark_other(self, pid: int) -> None:
-        """Mark a process that is not a job, so that the next guardian finds it."""
-        try:
-            resource.prlimit(pid, _RLIMIT_LOCKS, (self.next_mark, self.own_limit[1]))
-        except (ValueError, OSError):
-            return
-        self.next_mark += 1
-
-    def execute(
-        self, program: bytes, mark: int, order: Order, env: Environment, descriptors: list[int]
-    ) -> int:
-        self.executed += 1
+    def execute(self, mark: int, order: Order, descriptors: Sequence[int]) -> int:
+        """The pid of the new process; `descriptors`: the directory, streams, files."""
+        env = {**_unpack(order.env), **_unpack(order.more_env)}
+        program = self.programs.find(order.argv[0], env)
         given = descriptors[1:]
         streams = 3 - order.first
         # Moved up first: a descriptor on a number that another needs would be overwritten.
@@ -758,56 +865,42 @@ class Starter:
 
 
 class Order:
-    """A message that orders a process; `start` is its beginning, nearly always all of it."""
+    """A message that orders a process."""
 
-    __slots__ = ("argv", "commands", "env", "first", "flags", "group", "more_env")
+    __slots__ = (
+        "argv", "descriptor_count", "descriptors", "directory", "env", "first", "flags", "group", "id",
+        "more_env", "size", "sizes",
+    )  # fmt: skip
 
-    def __init__(self, channel: int, start: bytes) -> None:
-        _, self.flags, argv_size, env_size, more_size, self.group = HEAD.unpack_from(start)
+    def __init__(self, channel: JobChannel) -> None:
+        """Read the head; ValueError if it cannot be one."""
+        _, self.flags, self.descriptor_count, self.id, *self.sizes, self.group = HEAD.unpack_from(
+            channel.data
+        )
         # Number of the first stream that comes with it. Without input the child inherits ours.
         self.first = 1 if self.flags & NO_INPUT else 0
-        env = HEAD.size + argv_size
-        more = env + env_size
-        end = more + more_size
-        data = start + _read_exactly(channel, max(end - len(start), 0))
-        self.argv = data[HEAD.size : env].split(b"\0")
-        self.env = data[env:more]
-        self.more_env = data[more:end]
-        self.commands = data[end:]  # some systems return the next message, too
+        self.size = HEAD.size + sum(self.sizes)
+        needed = (not self.sizes[3]) + (0 if self.flags & CAPTURE else 2) + 1 - self.first
+        if self.size > _MOST_BYTES or not self.sizes[0] or self.descriptor_count < needed:
+            raise ValueError("not an order")
 
-
-def _read_exactly(fd: int, size: int) -> bytes:
-    data = os.read(fd, size) if size else b""
-    while len(data) < size:
-        more = os.read(fd, size - len(data))
-        if not more:
-            raise OSError(errno.ECONNRESET, "the order was cut short")
-        data += more
-    return data
+    def take(self, channel: JobChannel) -> None:
+        """Take the texts and descriptors out of the channel."""
+        texts, at = list[bytes](), HEAD.size
+        for size in self.sizes:
+            texts.append(bytes(channel.data[at : at + size]))
+            at += size
+        if any(text and not text.endswith(b"\0") for text in texts):
+            raise ValueError("not an order")
+        del channel.data[: self.size]
+        self.argv = texts[0][:-1].split(b"\0")
+        self.env, self.more_env, self.directory = (text[:-1] for text in texts[1:])
+        self.descriptors = channel.descriptors[: self.descriptor_count]
+        del channel.descriptors[: self.descriptor_count]
 
 
 def _duplicate_above(fd: int, place: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, place)
-
-
-class Environments:
-    """Environments as dictionaries. Most differ from the last one in a few variables only."""
-
-    def __init__(self) -> None:
-        self.packed = b""
-        self.last: Environment = {}
-
-    def whole(self, packed: bytes, more: bytes) -> Environment:
-        if packed != self.packed:
-            self.packed, self.last = packed, _unpack(packed)
-        return {**self.last, **_unpack(more)} if more else self.last
-
-    def join_packed(self, packed: bytes, more: bytes, whole: Environment) -> bytes:
-        """`whole` in one text; nearly always the two parts joined."""
-        parts = [part for part in (packed, more) if part]
-        if len(whole) == sum(part.count(b"\0") + 1 for part in parts):  # none replaces another
-            return b"\0".join(parts)
-        return b"\0".join(map(b"=".join, whole.items()))
 
 
 def _unpack(pairs: bytes) -> Environment:

@@ -2,6 +2,8 @@
 
 A `Job` is one process and all that it starts. It has a channel to the guardian: closing the job, or
 the death of Plait, ends it. A channel serves another job if the one before ended by itself.
+
+The guardian is the compiled one (guardian.c) where there is one, and guardian.py otherwise.
 """
 
 from __future__ import annotations
@@ -46,11 +48,16 @@ WAS_STOPPED: Final = (
 Stdio: TypeAlias = tuple[int | None, int, int]
 """A child's standard streams; None: nothing to read."""
 
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main({})"
-_WITH_WARM = "lambda *given: __import__('warm').PrestartedShells(*given)"
-_WARM = os.path.join(os.path.dirname(__file__), "libwarm.so")
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+COMPILED: Final = os.path.join(_FOLDER, f"plait-guardian-{wire.VERSION}")
+"""The compiled guardian, if there is one; of another version, it has another name."""
+LIBRARY: Final = os.path.join(_FOLDER, "libwarm.so")
+"""What the compiled guardian prestarts shells with, if it is there."""
+NO_COMPILED: Final = "PLAIT_PYTHON_GUARDIAN"
+"""If this variable is set, guardian.py serves."""
 NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
 """If this variable is set, no shell is prestarted."""
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
 _PATIENCE = 0.001
 MOST_CHANGES: Final = 16
 """An environment with more changed variables than these is sent whole."""
@@ -65,6 +72,9 @@ class JobReport:
     """A report of the guardian about a job."""
 
     kind: bytes
+    open_streams: int
+    """1: output, 2: error output of a captured job; REFUSED: NO_DIRECTORY or 0."""
+    id: int
     number: int
     """EXITED: the wait status. REFUSED: the errno. OVER: 1 if a process could not be killed."""
     pid: int
@@ -72,15 +82,19 @@ class JobReport:
     """KiB."""
     user_time: float
     system_time: float
+    stdout: bytes = field(repr=False)
+    """OUTPUT: what the job printed."""
+    stderr: bytes = field(repr=False)
 
 
 class Job:
     """A process and its channel, which is readable when there are reports."""
 
-    __slots__ = ("_channel", "_exited", "_is_reusable")
+    __slots__ = ("_channel", "_exited", "_id", "_is_reusable")
 
     def __init__(self, channel: _Channel) -> None:
         self._channel: _Channel | None = channel  # until `close`: then another job may have it
+        self._id = channel.last_id
         self._exited = False
         self._is_reusable = channel.is_shared
 
@@ -91,19 +105,10 @@ class Job:
     def reports(self) -> list[JobReport]:
         """The reports that have arrived; a GuardianError if the guardian died."""
         assert self._channel is not None
-        try:
-            data = self._channel.socket.recv(16 * wire.REPORT.size)
-        except BlockingIOError:
-            return []
-        except ConnectionError:
-            data = b""
-        if not data:
-            _replace(self._channel.guardian)
-            raise _guardian_lost()
-        reports = [JobReport(*fields) for fields in wire.REPORT.iter_unpack(data)]
+        reports = self._channel.receive()
         for report in reports:
-            if report.kind == wire.EXITED:
-                self._exited = True
+            if report.kind in (wire.EXITED, wire.CLOSED):
+                self._exited = not report.open_streams
         return reports
 
     def end(self, grace: float | None = None) -> None:
@@ -131,7 +136,7 @@ class Job:
         assert self._channel is not None
         self._is_reusable = False
         with contextlib.suppress(OSError):  # the guardian died: `reports` says so
-            self._channel.socket.send(wire.COMMAND.pack(kind, number, grace), _NO_SIGNAL)
+            self._channel.socket.send(wire.COMMAND.pack(kind, self._id, number, grace), _NO_SIGNAL)
 
 
 def start(
@@ -139,27 +144,37 @@ def start(
     *,
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str],
-    stdio: Stdio,
+    stdio: Stdio | None = None,
+    stdin: int | None = None,
     files: Sequence[int] = (),
     in_our_group: bool = False,
-    awaited: bool = False,
+    spares: int = 0,
 ) -> Job:
     """Start a program. If it cannot be started, the report REFUSED follows.
 
-    The child gets only these descriptors; without stdin it gets /dev/null. `in_our_group`: it
-    shares our process group, so that a terminal treats both alike. `awaited`: its output stays open
-    until its exit, so that the thread that waits for both wakes once.
+    Without `stdio` its output is captured: reports bring it, and its input is `stdin`, or nothing.
+    The child gets only these descriptors. `in_our_group`: it shares our process group, so that a
+    terminal treats both alike. `spares`: refuse to start it if fewer descriptors would be left.
     """
-    given = [fd for fd in stdio if fd is not None]
-    flags = (wire.NO_INPUT if len(given) < 3 else 0) | (wire.HOLD_OUTPUT if awaited else 0)
-    order = _order(argv, env, flags, os.getpgrp() if in_our_group else 0)
+    captured = stdio is None
+    given = [fd for fd in (stdio or (stdin,)) if fd is not None]
+    flags = wire.NO_INPUT if len(given) < (1 if captured else 3) else 0
+    order = _order(
+        argv,
+        env,
+        flags | (wire.CAPTURE if captured else 0),
+        os.getpgrp() if in_our_group else 0,
+        1 + len(given) + len(files),
+    )
     directory = _directory(cwd, argv[0])
     descriptors = [directory, *given, *files]
     try:
+        if spares and directory >= _CHECKED_FROM:
+            _require_spare_descriptors(argv[0], max(descriptors), spares)
         for _ in range(2):
             guardian = _guardian(in_our_session=in_our_group)
             try:
-                return Job(guardian.send(order, descriptors, shared=awaited))
+                return Job(guardian.send(order, descriptors, shared=captured))
             except OSError as error:
                 if error.errno not in _GUARDIAN_GONE:
                     raise no_room(argv[0], error) from None
@@ -167,6 +182,19 @@ def start(
     finally:
         os.close(directory)
     raise _guardian_lost()
+
+
+_CHECKED_FROM: Final = 100
+"""Descriptors below this number do not make us check the limit."""
+
+
+def _require_spare_descriptors(program: str, newest: int, spares: int) -> None:
+    """New descriptors get the lowest free number, so the newest shows how many are in use."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and newest + spares >= soft:
+        raise no_room(program, OSError(errno.EMFILE, ""))
 
 
 def warm_up() -> None:
@@ -207,7 +235,10 @@ def encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _order(argv: Sequence[str], env: Mapping[str, str], flags: int, group: int) -> bytes:
+def _order(
+    argv: Sequence[str], env: Mapping[str, str], flags: int, group: int, descriptors: int
+) -> bytes:
+    """An order as bytes; `_Channel.send` puts its id in."""
     if not argv:
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
@@ -219,7 +250,8 @@ def _order(argv: Sequence[str], env: Mapping[str, str], flags: int, group: int) 
         raise _unsendable(
             argv[0], "an argument or variable holds NUL, or a variable's name '='"
         ) from None
-    head = wire.HEAD.pack(wire.JOB, flags, len(words), len(pairs), len(more), group)
+    sizes = len(words), len(pairs), len(more), 0
+    head = wire.HEAD.pack(wire.JOB, flags, descriptors, 0, *sizes, group)
     return b"".join((head, words, pairs, more))
 
 
@@ -251,8 +283,9 @@ def _pack_variables(env: dict[str, str]) -> bytes:
 
 
 def _join_words(words: Sequence[str]) -> bytes:
-    joined = encode_text("\0".join(words))
-    if joined.count(b"\0") != max(len(words) - 1, 0):
+    """Texts with NUL at the end of each."""
+    joined = encode_text("\0".join((*words, "")))
+    if joined.count(b"\0") != len(words):
         raise ValueError("NUL within a word")
     return joined
 
@@ -293,14 +326,34 @@ def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
 class _Channel:
     """Our end of a channel to the guardian, which serves one job at a time."""
 
-    __slots__ = ("__weakref__", "guardian", "is_shared", "socket")
+    __slots__ = ("__weakref__", "_came", "guardian", "is_shared", "last_id", "socket")
 
     def __init__(self, socket: socket.socket, guardian: _Guardian, *, shared: bool) -> None:
         self.socket = socket
         self.guardian = guardian
         self.is_shared = shared
+        self.last_id = 0
+        """Of the last order."""
+        self._came = b""
+        """The beginning of a report."""
+
+    def receive(self) -> list[JobReport]:
+        """The reports of the last job that have arrived; a GuardianError if the guardian died."""
+        try:
+            data = self.socket.recv(_ROOM)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            data = b""
+        if not data:
+            _replace(self.guardian)
+            raise _guardian_lost()
+        reports, self._came = split_reports(self._came + data if self._came else data)
+        return [report for report in reports if report.id == self.last_id]
 
     def send(self, order: bytes, descriptors: Sequence[int]) -> None:
+        self.last_id += 1
+        order = b"".join((order[:_ID_AT], _ID.pack(self.last_id), order[_ID_AT + _ID.size :]))
         sent = _send_with(self.socket, order, descriptors)
         if sent < len(order):
             self.socket.setblocking(True)
@@ -315,6 +368,29 @@ class _Channel:
         self.guardian.channels.discard(self)
         self.guardian.shared.discard(self)
         self.socket.close()
+
+
+_ROOM = 4 * wire.PIECE
+_ID, _ID_AT = struct.Struct("=I"), 4
+
+
+def split_reports(data: bytes) -> tuple[list[JobReport], bytes]:
+    """Complete reports, and the beginning of the next one."""
+    reports, at, size = list[JobReport](), 0, wire.REPORT.size
+    while len(data) - at >= size:
+        kind, streams, id_, number, pid, peak, user, system, out, err = wire.REPORT.unpack_from(
+            data, at
+        )
+        end = at + size + out + err
+        if len(data) < end:
+            break
+        middle = at + size + out
+        stdout, stderr = data[at + size : middle], data[middle:end]
+        reports.append(
+            JobReport(kind, streams, id_, number, pid, peak, user, system, stdout, stderr)
+        )
+        at = end
+    return reports, data[at:]
 
 
 @dataclass(slots=True, eq=False)
@@ -463,22 +539,31 @@ def _replace(dead: _Guardian) -> None:
             return
         dead.close()
         with contextlib.suppress(ChildProcessError):  # other code has waited for it
-            if os.waitpid(dead.pid, os.WNOHANG) == (0, 0):
+            pid, status = os.waitpid(dead.pid, os.WNOHANG)
+            if pid == 0:
                 os.kill(dead.pid, signal.SIGKILL)
                 os.waitpid(dead.pid, 0)
+            elif os.WIFEXITED(status):
+                _distrust_compiled(f"it ended with exit code {os.WEXITSTATUS(status)}")
         _GUARDIANS[dead.in_our_session] = _start_guardian(dead.in_our_session, dead.marks)
 
 
-def _start_guardian(in_our_session: bool, *old_marks: int, boot: str | None = None) -> _Guardian:
+def _start_guardian(
+    in_our_session: bool, *old_marks: int, command: Sequence[str] = ()
+) -> _Guardian:
+    """`command`: the program that is the guardian, without its arguments; empty: choose one."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
         raise no_room("the guardian", error) from None
     marks = int.from_bytes(os.urandom(4), "big") >> 2 | 1
     arguments = [
+        *(command or _command()),
+        str(wire.VERSION),
         str(marks),
         str(grace_seconds()),
         "same" if in_our_session else "own",
+        "" if os.environ.get(NO_WARM) or not os.path.exists(LIBRARY) else LIBRARY,
         *map(str, old_marks),
     ]
     try:
@@ -488,16 +573,8 @@ def _start_guardian(in_our_session: bool, *old_marks: int, boot: str | None = No
         raise no_room("the guardian", OSError(errno.EMFILE, "")) from None
     try:
         pid = os.posix_spawn(
-            sys.executable,
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                "-c",
-                boot or _boot(),
-                os.path.dirname(__file__),
-                *arguments,
-            ],
+            arguments[0],
+            arguments,
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
@@ -509,12 +586,15 @@ def _start_guardian(in_our_session: bool, *old_marks: int, boot: str | None = No
         )
     except OSError as error:
         ours.close()
+        if arguments[0] == COMPILED and not command:
+            _distrust_compiled(os.strerror(error.errno or 0))
+            return _start_guardian(in_our_session, *old_marks)
         if (limit := start_error("the guardian", error.errno or 0)) is not None:
             raise limit from None
         raise ProcessError(
             "no process can be started: the guardian did not start: "
             f"{os.strerror(error.errno or 0)}",
-            fix=f"check that '{sys.executable}' can be executed and that there is room for another process",
+            fix=f"check that '{arguments[0]}' can be executed and that there is room for another process",
             code="guardian",
         ) from None
     finally:
@@ -523,9 +603,25 @@ def _start_guardian(in_our_session: bool, *old_marks: int, boot: str | None = No
     return _Guardian(pid, ours, marks, in_our_session)
 
 
-def _boot() -> str:
-    is_warm = os.path.exists(_WARM) and not os.environ.get(NO_WARM)
-    return _BOOT.format(_WITH_WARM if is_warm else "")
+def _command() -> list[str]:
+    if _COMPILED_WORKS and os.access(COMPILED, os.X_OK) and not os.environ.get(NO_COMPILED):
+        return [COMPILED]
+    return [sys.executable, "-I", "-S", "-c", _BOOT, _FOLDER]
+
+
+_COMPILED_WORKS = True
+
+
+def _distrust_compiled(why: str) -> None:
+    """Use guardian.py from now on: the compiled guardian ends by a signal or not at all."""
+    global _COMPILED_WORKS
+    if _COMPILED_WORKS and _command() == [COMPILED]:
+        message = (
+            f"the compiled guardian does not work here ({why}): the slower one in Python serves"
+        )
+        if not _notify(message):
+            print(f"plait: {message}", file=sys.stderr)
+    _COMPILED_WORKS = False
 
 
 def _guardian_lost() -> GuardianError:

@@ -68,14 +68,10 @@ EOF_GRACE: Final = 2.0
 """Seconds to wait for the end of output that other processes keep open after the exit."""
 MAX_ARGUMENT: Final = 100 * 1024
 """Bytes of a script on the command line; Linux allows 128 KiB."""
-LAST_READS: Final = 17
-"""Reads of 64 KiB; more than a pipe holds."""
 MOST_STARTING: Final = 8
 """Threads that start a process at the same time."""
 SPARE_DESCRIPTORS: Final = 64
 """Descriptors that processes leave to the journal, files and servers."""
-_CHECKED_FROM: Final = 100
-"""Descriptors below this number do not make us check the limit."""
 CANCEL_PAUSE: Final = 0.05
 """Seconds between two checks whether the call is cancelled."""
 ERROR_LINES: Final = 12
@@ -337,15 +333,19 @@ class _Options:
 
 def _run(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:
     started = time.monotonic()
-    ours = _Ours()
-    try:
-        watch = _Watch(_start(program, ours, options), ours, program.stdin, options)
-        why = watch.run_to_end(options)
-        if watch.refused is not None:
+    while True:
+        ours = _Ours()
+        try:
+            watch = _Watch(_start(program, ours, options), ours, program.stdin, options)
+            why = watch.run_to_end(options)
+            if watch.refused is None:
+                return why, watch.make_result(time.monotonic() - started)
+        finally:
+            ours.close()
+        # Without room for its pipes the guardian refuses it: the end of another one makes room.
+        is_full = watch.refused in (errno.EMFILE, errno.ENFILE)
+        if not (is_full and _wait_for_end(program, options.cancel)):
             raise _not_started(program, watch.refused)
-        return why, watch.make_result(time.monotonic() - started)
-    finally:
-        ours.close()
 
 
 def _require_end(
@@ -429,17 +429,16 @@ def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
             # descriptors.
             with next(_STARTING):
                 try:
-                    stdio, files = _descriptors(program, ours, theirs, options)
-                    if sparing and theirs and theirs[-1] >= _CHECKED_FROM:
-                        _require_spare_descriptors(program.name, theirs[-1])
+                    stdio, stdin, files = _descriptors(program, ours, theirs, options)
                     ours.job = guardian_client.start(
                         program.argv,
                         cwd=program.cwd,
                         env=program.whole_env,
                         stdio=stdio,
+                        stdin=stdin,
                         files=files,
                         in_our_group=options.passthrough,
-                        awaited=not options.passthrough,
+                        spares=SPARE_DESCRIPTORS if sparing else 0,
                     )
                 finally:
                     for fd in theirs:
@@ -462,15 +461,6 @@ def _wait_for_end(program: _Program, cancel: Cancel | None) -> bool:
         return _RUNNING.wait_for_end(cancel)
     except InterruptedError:
         raise _stop_error(program.name, "cancelled", None) from None
-
-
-def _require_spare_descriptors(program: str, newest: int) -> None:
-    """New descriptors get the lowest free number, so the newest shows how many are in use."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and newest + SPARE_DESCRIPTORS >= soft:
-        raise guardian_client.no_room(program, OSError(errno.EMFILE, ""))
 
 
 def _more_descriptors() -> bool:
@@ -545,50 +535,38 @@ os.register_at_fork(after_in_child=_reset)
 
 def _descriptors(
     program: _Program, ours: _Ours, theirs: list[int], options: _Options
-) -> tuple[Stdio, list[int]]:
-    """The child's standard streams and files; `ours` and `theirs` get what has to be closed."""
+) -> tuple[Stdio | None, int | None, list[int]]:
+    """The child's standard streams or its input, and its files; `theirs` gets what has to be closed."""
+    stdio, stdin = None, None
     try:
-        stdio = (
-            _inherit_stdio(theirs)
-            if options.passthrough
-            else _pipes(ours, theirs, with_input=bool(program.stdin))
-        )
-        return stdio, [_file_with(content, theirs) for _, content in program.files]
+        if options.passthrough:
+            stdio = _inherit_stdio(theirs)
+        elif program.stdin:
+            stdin, ours.stdin = os.pipe()
+            theirs.append(stdin)
+        return stdio, stdin, [_file_with(content, theirs) for _, content in program.files]
     except OSError as error:
         raise guardian_client.no_room(program.name, error) from None
 
 
 class _Ours:
-    """Our ends of a process: the job, and pipes or -1."""
+    """Our ends of a process: the job, and the pipe to its input or -1."""
 
-    __slots__ = ("counts", "job", "stderr", "stdin", "stdout")
+    __slots__ = ("counts", "job", "stdin")
 
     def __init__(self) -> None:
         self.job: Job | None = None
         self.counts: _Running | None = None
-        self.stdin = self.stdout = self.stderr = -1
+        self.stdin = -1
 
     def close(self) -> None:
-        for fd in (self.stdin, self.stdout, self.stderr):
-            if fd >= 0:
-                os.close(fd)
-        self.stdin = self.stdout = self.stderr = -1
+        if self.stdin >= 0:
+            os.close(self.stdin)
+        self.stdin = -1
         if self.job is not None:
             self.job.close()
         if self.counts is not None:
             self.counts.end()
-
-
-def _pipes(ours: _Ours, theirs: list[int], *, with_input: bool) -> Stdio:
-    read = None
-    if with_input:
-        read, ours.stdin = os.pipe()
-        theirs.append(read)
-    ours.stdout, out = os.pipe()
-    theirs.append(out)
-    ours.stderr, err = os.pipe()
-    theirs.append(err)
-    return read, out, err
 
 
 def _inherit_stdio(theirs: list[int]) -> Stdio:
@@ -649,7 +627,7 @@ def _has_terminal() -> bool:
 
 
 class _Watch:
-    """Writes the input of a process, reads its output, and notices its end."""
+    """Writes the input of a process, gets its output and its end from the guardian."""
 
     __slots__ = (
         "cancel", "err", "exit", "job", "lost", "open", "ours", "out", "over", "poll", "refused", "unsent"
@@ -663,18 +641,14 @@ class _Watch:
         self.exit: JobReport | None = None
         self.refused: int | None = None
         self.lost: GuardianError | None = None
+        self.open = 0
+        """Streams that other processes keep open after the exit."""
         self.over = False
         self.poll = select.poll()
         self.poll.register(job, select.POLLIN)
         limit, overflow, on_output = options.max_output, options.overflow, options.on_output
         self.out = StreamCapture("stdout", limit, overflow=overflow, on_output=on_output)
         self.err = StreamCapture("stderr", limit, overflow=overflow, on_output=on_output)
-        self.open: dict[int, StreamCapture] = {}
-        for fd, printed in ((ours.stdout, self.out), (ours.stderr, self.err)):
-            if fd >= 0:
-                os.set_blocking(fd, False)
-                self.poll.register(fd, select.POLLIN)
-                self.open[fd] = printed
         if ours.stdin >= 0:
             os.set_blocking(ours.stdin, False)
             self.send()
@@ -709,9 +683,7 @@ class _Watch:
             self.serve(left)
             if self.lost is not None:
                 raise self.lost
-            if self.exit is not None and not exited:
-                # Nearly always this is all, because no other process has the pipe open.
-                self.read_available()
+            if self.open and not exited:
                 until_eof = time.monotonic() + EOF_GRACE
                 deadline = until_eof if deadline is None else min(deadline, until_eof)
         return "ended"
@@ -730,14 +702,6 @@ class _Watch:
                 self.job.end(0.0)
                 cancel = None
             self.serve(left if cancel is None else min(left, CANCEL_PAUSE))
-        self.read_available()
-
-    def read_available(self) -> None:
-        """Read what is in the pipes; no more, because another process may print for ever."""
-        for fd in list(self.open):
-            for _ in range(LAST_READS):
-                if fd not in self.open or not self.receive(fd):
-                    break
 
     def discard_output(self) -> None:
         self.out.discard()
@@ -755,10 +719,8 @@ class _Watch:
         for fd, _ in found:
             if fd == self.job.fileno():
                 self.receive_reports()
-            elif fd == self.ours.stdin:
-                self.send()
             else:
-                self.receive(fd)
+                self.send()
 
     def receive_reports(self) -> None:
         try:
@@ -768,12 +730,18 @@ class _Watch:
             self.poll.unregister(self.job)
             return
         for report in reports:
+            if report.stdout:
+                self.out.add(report.stdout)
+            if report.stderr:
+                self.err.add(report.stderr)
             if report.kind == guardian.EXITED:
                 self.exit = report
             elif report.kind == guardian.REFUSED:
                 self.refused = report.number
             elif report.kind == guardian.OVER:
                 self.over = True
+            if self.exit is not None:
+                self.open = report.open_streams
 
     def send(self) -> None:
         try:
@@ -787,19 +755,6 @@ class _Watch:
                 self.poll.unregister(self.ours.stdin)
             os.close(self.ours.stdin)
             self.ours.stdin = -1
-
-    def receive(self, fd: int) -> bool:
-        """Read once; False if there is nothing to read now."""
-        try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
-            return False
-        if data:
-            self.open[fd].add(data)
-        else:
-            self.poll.unregister(fd)
-            del self.open[fd]  # `_Ours` closes it
-        return True
 
     def make_result(self, duration: float) -> ProcessResult:
         out, err = self.out, self.err
