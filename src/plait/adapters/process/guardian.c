@@ -1100,11 +1100,11 @@ static pid_t spawn(const struct order *order, const int *given, int count, uint6
         int stream = order->first + n - 1;
         targets[size][1] = stream < 3 ? stream : FIRST_FILE + stream - 3;
         targets[size][0] = given[n];
-        /* Moved up first: a descriptor on a number that another needs would be overwritten. */
-        if (given[n] < FIRST_FILE + count) {
+        /* Files are moved up first: one on a number that another needs would be overwritten. */
+        if (count + order->first > 4) {
             int above = fcntl(given[n], F_DUPFD_CLOEXEC, FIRST_FILE + count);
             if (above < 0)
-                *error = errno;
+                *error = errno == EINVAL ? EMFILE : errno; /* EINVAL: our limit is lower than that */
             else
                 targets[size][0] = moved[moved_count++] = above;
         }
