@@ -558,7 +558,9 @@ def test_the_tables_of_names_are_those_of_the_checker() -> None:
 
 def test_the_tour_of_the_code_names_files_that_exist_and_every_part() -> None:
     root = Path(plait.__file__).parent
-    files = [path for folder in (root, ROOT / "tests") for path in folder.rglob("*.py")]
+    files = [
+        path for folder in (root, ROOT / "tests", ROOT / "bench") for path in folder.rglob("*.py")
+    ]
     named = set(re.findall(r"`([a-z_/]+\.py)`", page_of("architecture.md")))
     assert [name for name in sorted(named) if not any(file.match(name) for file in files)] == []
     parts = {path.name for path in root.iterdir() if path.is_dir() and path.name != "__pycache__"}
