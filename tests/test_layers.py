@@ -46,7 +46,7 @@ GRAMMAR = "template/grammar.py"
 PATHS = "engine/paths.py"
 WITH_PATHS = ("engine/", "agents/", "program/", "lang/", "adapters/store/", "views/", "app/")
 """The packages that meet step paths."""
-OTHER_PATHS = ("program/items/sources.py", "app/resume")
+OTHER_PATHS = ("program/items/sources.py",)
 """Modules that split other texts at `/`: patterns of files."""
 STEP_NAME = re.compile(
     r"/?(item|turn|task|loop|map|round|reduce|say|hook|on_exit_code):(\S|$)"

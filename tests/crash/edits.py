@@ -97,6 +97,8 @@ class Edited(Scene):
     """The revisions that somebody has accepted, by a life that came to do something."""
     perhaps: dict[str, int] | None = None
     """The same, by one of which nobody knows whether it came to write that down."""
+    taken: list[dict[str, list[int]]] = field(default_factory=list)
+    """What steps said when somebody accepted it, also by lives of which nobody knows whether they wrote it down."""
     is_through: bool = False
     edits: int = 0
     questions: int = 0
@@ -149,10 +151,14 @@ class Edited(Scene):
                 return
 
     def remember_acceptance(self, *, is_accepted: bool, has_worked: bool) -> None:
+        now = {_step(path): self.text_of(_step(path)) for path in PATHS.values()}
         if is_accepted:
             self.perhaps = dict(self.revisions)
+            self.taken.append(now)
         if has_worked:
             self.accepted = dict(self.revisions) if is_accepted else None
+            same = {step for one in self.taken for step in one if one[step] == now[step]}
+            self.taken = [now if is_accepted else {step: now[step] for step in same}]
 
     def lived(self, lines: int | None, seconds: float) -> Ended | None:
         """How it ended; None: it was killed."""
@@ -206,11 +212,12 @@ class Edited(Scene):
         return Known(ended, frozenset(begun))
 
     def stale(self, known: Known) -> set[str]:
-        """The steps that are recorded by other words than those of now."""
+        """The steps that are recorded by other words than those of now, which nobody has accepted."""
         return {
             step
             for step in self.texts
             if known.counts(step) and self.texts[step] != self.text_of(step)
+            if not any(taken.get(step) == self.text_of(step) for taken in self.taken)
         }
 
     def says_else(self, name: str) -> bool:

@@ -42,6 +42,7 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.perform import StepContext, StepTimer, perform
+from plait.engine.run_text import RunText
 from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step, iter_steps
 from plait.program.action_step import ActionStep, FailureHandler
 from plait.program.map import ValueSource, foreach
@@ -273,9 +274,9 @@ def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accep
         "or put the file back as it was"
     )
     assert changed.turns == []
-    assert performed(changed, new_run(journal=journal.reopen(), accept_changes=True)) == Succeeded(
-        "new"
-    )
+    assert performed(
+        changed, new_run(journal=journal.reopen(), text=RunText(is_accepted=True))
+    ) == Succeeded("new")
 
 
 def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
@@ -285,7 +286,7 @@ def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
     journal.reopen()
     del journal._finished["flow"]
     changed = steps(step("a", first, fingerprint="other"), step("b", second))
-    performed(changed, new_run(journal=journal, accept_changes=True))
+    performed(changed, new_run(journal=journal, text=RunText(is_accepted=True)))
     assert (len(first.ran), len(second.ran)) == (2, 2)
 
 

@@ -44,6 +44,8 @@ class _Teller:
         self.story, self.memory = Story(), Memory()
         self.flow = made(chance)
         self.is_edited = False
+        self.repeated: list[str] = []
+        """What was to be repeated in the last life; its dry run was not told."""
 
     def told(self) -> Story:
         self.write("begun")
@@ -119,6 +121,7 @@ class _Teller:
         )
         repeat = [path for path in asked if self.chance.random() < 0.5]
         done = [path for path in asked if path not in repeat]
+        self.repeated = repeat
         told = [*(f"--repeat {path}" for path in repeat), *(f"--done {path}" for path in done)]
         return self.live(
             " ".join(["resume --accept-changes" if accept else "resume", *told]),
@@ -143,7 +146,7 @@ class _Teller:
 
     def compare(self, shown: list[PlannedStep], life: Life) -> None:
         """What a dry run says, and what was then done."""
-        remembered = {one.path for one in shown if one.remembered}
+        remembered = {one.path for one in shown if one.remembered} - {*self.repeated}
         for line in life.lines:
             if any(line.path == one or line.path.startswith(f"{one}/") for one in remembered):
                 self.found(f"the dry run called {line.path} remembered, and it was done")

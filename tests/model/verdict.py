@@ -33,6 +33,8 @@ class Memory:
     """By the path of an item: what all its steps said when it was last recorded."""
     accepted: tuple[object, ...] | None = None
     """What the file said when somebody accepted it last, if the run has not gone on by another text since."""
+    text: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    """By path: what the steps said when the run went on last.  Nobody is asked about these words again."""
     retried_by_another_text: bool = False
     retried: set[str] = field(default_factory=set)
     """Paths of the items that were, by another text: in others all stays done that was done by then."""
@@ -55,6 +57,7 @@ class Memory:
 
     def go_on_by(self, flow: Flow, *, accepted: bool) -> None:
         self.accepted = essence(flow) if accepted else None
+        self.text = {place.path: place.says for place in places(flow, self.items or flow.items)}
 
     def accept(self, flow: Flow, records: Mapping[str, Record]) -> None:
         """Items were retried: what was done stays done, whatever it says now, and what is gone is no question."""
@@ -324,7 +327,10 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
         return
     expected = moment.expected()
     asked = [
-        path for path in changed if path in expected.before and not moment.is_stale(path, expected)
+        path
+        for path in changed
+        if path in expected.before and not moment.is_stale(path, expected)
+        if moment.memory.text.get(path) != moment.places[path].says
     ]
     # Whether the flow has gone on from a failure is not known of a step that is gone.
     gone = [path for path in moment.removed() if moment.before[path].status != "failed"]
@@ -405,13 +411,16 @@ def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
         return False
     if path in moment.changed_paths() or path.endswith("/run") or "/again@" in path:
         return False
+    before = expected.before.get(path, ())
+    if any(one in moment.memory.text for one in before if one not in moment.begun):
+        return False  # somebody was asked about that step when the run went on last
     if any(
         one in moment.before and moment.before[one].status == "failed"
         for one in _itself_and_above(path)
     ):
         return False
     mine = moment.before[path].number
-    known = [one for one in expected.before.get(path, ()) if one in moment.begun]
+    known = [one for one in before if one in moment.begun]
     if not path.startswith(DEAD) and any(_item_changed(moment, one) for one in moment.before):
         return False  # an item that failed is done again by another text, and what is behind it
     return all(one in moment.before and moment.before[one].number < mine for one in known)

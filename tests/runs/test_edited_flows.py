@@ -710,6 +710,20 @@ def test_whoever_has_accepted_a_text_is_not_asked_about_it_again(place: Place) -
         place.resume(run)
 
 
+def test_nobody_is_asked_again_about_a_step_because_another_one_has_changed(place: Place) -> None:
+    flow = LIST.replace("DIES", DIES)
+    run = place.done(flow).result.run
+    place.write(
+        "flow.yaml",
+        flow.replace("ONE", "TWO").replace("echo b", "if [ ! -e ok ]; then exit 1; fi; echo b"),
+    )
+    assert place.plait("resume", run, "--accept-changes").returncode == 1
+    place.write("ok", "")
+    place.write("flow.yaml", flow.replace("ONE", "TWO"))  # b has failed and may change freely
+    assert place.resume(run).result.status == "done"
+    assert place.text("seen").splitlines()[-2:] == ["b TWO", "c TWO"]
+
+
 def test_what_was_accepted_is_forgotten_when_the_run_goes_on_by_another_text(place: Place) -> None:
     flow = "steps: [{id: a, shell: echo ONE >> seen}, {id: b, shell: 'exit 1'}]\n"
     two = flow.replace("ONE", "TWO")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.app.resume import describe_change, env_digest
+from plait.app.env_digest import describe_change, env_digest
 from plait.app.runs import RunObservers, flow_runs, plan_resume, retry_flow
 from plait.app.services import LocalProcesses
 from plait.app.takeover import look_at, take_over

@@ -11,6 +11,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.projects import project_of_file
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, Secret
+from plait.engine.run_text import RunText
 
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
@@ -164,6 +165,7 @@ class FlowSource:
             "options": replace(self.options, inputs=kept).record(),
             **({"secret_inputs": withheld} if withheld else {}),
             "env_files": _env_digest(loaded.environment.filed),
+            "text": RunText.of(loaded.program.children).to_fact(),
         }
 
     def source(self, loaded: LoadedFlow) -> dict[str, Json]:
@@ -231,7 +233,7 @@ def _with_secrets(given: Mapping[str, Json], loaded: LoadedFlow) -> Iterator[str
 def _env_digest(variables: Mapping[str, str]) -> dict[str, Json]:
     if not variables:
         return {}
-    from plait.app.resume import env_digest
+    from plait.app.env_digest import env_digest
 
     return env_digest(variables)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -29,7 +29,7 @@ from plait.engine.outcome import (
     too_long,
 )
 from plait.engine.perform import StepContext, act
-from plait.engine.replay import NOT_RETRIED, RetriedItems
+from plait.engine.run_text import NO_TEXT, RunText
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def execute_run(
     opened: OpenRun | TemporaryRun,
     observers: RunObservers,
     *,
-    accept_changes: bool = False,
+    text: RunText = NO_TEXT,
     repeat: Iterable[str] = (),
     said_done: Mapping[str, Json] | None = None,
-    retried: RetriedItems = NOT_RETRIED,
+    retried: Collection[str] = (),
     notes: Iterable[str] = (),
 ) -> FlowResult:
     """Perform a loaded flow as one attempt of a run; `notes`: what to report with it."""
@@ -67,7 +67,7 @@ def execute_run(
             opened.id,
             opened.folder,
             observers,
-            accept_changes=accept_changes,
+            text=text,
             repeat=repeat,
             marked_done=said_done,
             retried=retried,
@@ -115,7 +115,7 @@ def _note_new_variables(
     variables, known = loaded.environment.filed, opened.facts.get("env_files")
     if not variables and not known:
         return
-    from plait.app.resume import describe_change, env_digest
+    from plait.app.env_digest import describe_change, env_digest
 
     change = describe_change(known, variables)
     if change is not None:
@@ -229,10 +229,10 @@ def build_run_context(
     folder: str,
     observers: RunObservers,
     *,
-    accept_changes: bool = False,
+    text: RunText = NO_TEXT,
     repeat: Iterable[str] = (),
     marked_done: Mapping[str, Json] | None = None,
-    retried: RetriedItems = NOT_RETRIED,
+    retried: Collection[str] = (),
     is_dry: bool = False,
 ) -> RunContext:
     """Build the context of a run in this process; `app/remote/jobs.py` does so on a worker."""
@@ -252,7 +252,7 @@ def build_run_context(
     replay = Replay(
         id,
         journal,
-        accept_changes=accept_changes,
+        text=text,
         repeat=repeat,
         marked_done=marked_done,
         retried=retried,
@@ -306,7 +306,7 @@ def build_run_context(
 
 
 def _open_questions(loaded: LoadedFlow, journal: Journal) -> dict[str, str]:
-    from plait.app.resume import open_questions
+    from plait.app.resume_answers import open_questions
 
     return dict(open_questions(loaded, journal))
 
@@ -382,7 +382,8 @@ def plan_program(
     *,
     repeat: Iterable[str] = (),
     said_done: Mapping[str, Json] | None = None,
-    retried: RetriedItems = NOT_RETRIED,
+    text: RunText = NO_TEXT,
+    retried: Collection[str] = (),
 ) -> list[PlannedStep]:
 
     require_tools(flow, loaded, None, running=False)
@@ -393,7 +394,7 @@ def plan_program(
         "dry-run",
         folder,
         RunObservers(),
-        accept_changes=True,
+        text=text,
         repeat=repeat,
         marked_done=said_done,
         retried=retried,

@@ -31,7 +31,9 @@ from plait.app.toolbox import seals_for
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.projects import project_of_file
+from plait.core.records import replace
 from plait.core.values import Json
+from plait.engine.run_text import NO_TEXT
 
 if TYPE_CHECKING:
     from plait.adapters.git import Leftover
@@ -187,14 +189,16 @@ def run_program(
     else:
         opening = runs.open_own(runs.find(resume), write=True)
     with opening as opened:
+        text = NO_TEXT
         if resume is not None:
-            from plait.app.resume import changes_accepted, keep_accepted
+            from plait.app.resume import EditedFlow, invalidate_removed
 
-            accept_changes = changes_accepted(loaded, opened, accepted=accept_changes)
-            keep_accepted(loaded, opened, accepted=accept_changes)
-        result = execute_run(
-            flow, loaded, opened, observers, accept_changes=accept_changes, notes=notes
-        )
+            edited = EditedFlow(loaded, opened)
+            if not accept_changes:
+                edited.require_accepted()
+            text = edited.text(accepted=accept_changes)
+            opened.update_facts(*invalidate_removed(edited), text=text.to_fact())
+        result = execute_run(flow, loaded, opened, observers, text=text, notes=notes)
         return result, list(opened.journal.events())
 
 
@@ -222,14 +226,9 @@ def resume_flow(
     observers: RunObservers | None = None,
 ) -> FlowResult:
     """Resume a run: recorded outcomes are replayed.  `inputs`: secret ones, which are not stored."""
-    from plait.app.resume import (
-        ResumeAnswers,
-        RetryRecord,
-        changed_steps,
-        changes_accepted,
-        invalidate_removed,
-        keep_accepted,
-    )
+    from plait.app.resume import EditedFlow, invalidate_removed
+    from plait.app.resume_answers import ResumeAnswers
+    from plait.app.retry import waiting_items
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
@@ -237,19 +236,17 @@ def resume_flow(
         observers = observers or RunObservers()
         loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
-        accept_changes = changes_accepted(loaded, opened, accepted=accept_changes)
+        edited = EditedFlow(loaded, opened)
+        if not accept_changes:
+            edited.require_accepted()
         answers = ResumeAnswers(repeat, done)
         answers.require_valid(loaded, opened)
         require_backend(flow, loaded, observers.stop, opened.journal)
         keep_backend(opened, backend)
         if flow.project != opened.facts["project"]:
             opened.update_facts(**flow.source(loaded))  # the project was moved
-        keep_accepted(loaded, opened, accepted=accept_changes)
-        retry = RetryRecord.of(opened)
-        if accept_changes and retry.items and changed_steps(loaded, opened):
-            opened.update_facts(**retry.without_changes(loaded).facts())
-        if accept_changes:
-            opened.journal.append(*invalidate_removed(loaded, opened))
+        text = edited.text(accepted=accept_changes)
+        opened.update_facts(*invalidate_removed(edited), text=text.to_fact())
         said_done = answers.values(loaded, opened)
         answers.keep(opened)
         return execute_run(
@@ -257,11 +254,10 @@ def resume_flow(
             loaded,
             opened,
             observers,
-            # Text that had changed when items were retried was accepted then.
-            accept_changes=accept_changes or bool(retry.items),
+            text=text,
             repeat=repeat,
             said_done=said_done,
-            retried=retry.kept_items(),
+            retried=waiting_items(loaded.program.map, opened),
         )
 
 
@@ -277,12 +273,12 @@ def retry_flow(
     observers: RunObservers | None = None,
 ) -> FlowResult:
     """Retry failed items, all or those that are named; the file may have been edited."""
-    from plait.app.resume import (
-        ResumeAnswers,
-        RetryRecord,
+    from plait.app.resume import EditedFlow
+    from plait.app.resume_answers import ResumeAnswers, marked_done_in
+    from plait.app.retry import (
         failed_items_to_retry,
-        keep_accepted,
-        marked_done_in,
+        invalidate_items,
+        waiting_items,
     )
 
     runs, name = find_run(run, project)
@@ -291,12 +287,10 @@ def retry_flow(
         observers = observers or RunObservers()
         loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
-        waiting = RetryRecord.of(opened).waiting(opened)
-        journal = opened.journal
-        forgotten = list(
-            failed_items_to_retry(loaded, journal, items, from_start=from_start, waiting=waiting)
-        )
-        if not forgotten:
+        map_step = loaded.program.map
+        waiting = waiting_items(map_step, opened)
+        chosen = map_step and failed_items_to_retry(map_step, opened.journal, items, waiting)
+        if map_step is None or not chosen:
             raise InputError(
                 f"run {opened.id} has no failed items",
                 fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
@@ -304,22 +298,24 @@ def retry_flow(
             )
         require_backend(flow, loaded, observers.stop)
         keep_backend(opened, backend)
-        retry = RetryRecord.from_items(loaded, opened, (event.path for event in forgotten))
-        # Recorded before anything is invalidated, so that a resume continues this retry.
-        opened.update_facts(**flow.source(loaded), **retry.for_next_attempt(loaded, opened).facts())
-        keep_accepted(loaded, opened, accepted=False)
-        answers = ResumeAnswers(repeat=marked_done_in(opened, forgotten) if from_start else ())
+        answers = ResumeAnswers(repeat=marked_done_in(opened, chosen) if from_start else ())
         said_done = answers.values(loaded, opened)
         answers.keep(opened)
-        opened.journal.append(*forgotten)
+        edited = EditedFlow(loaded, opened)
+        text = edited.text_of_retry()
+        opened.update_facts(
+            *invalidate_items(map_step, chosen, from_start=from_start),
+            **flow.source(loaded),
+            text=text.to_fact(),
+        )
         return execute_run(
             flow,
             loaded,
             opened,
             observers,
-            accept_changes=True,
+            text=replace(text, is_accepted=True),
             said_done=said_done,
-            retried=retry.kept_items(),
+            retried=[*chosen, *waiting],
         )
 
 
@@ -378,7 +374,9 @@ def plan_resume(
     inputs: Mapping[str, Json] | None = None,
 ) -> list[PlannedStep]:
     """Return what a resumed run would run again, and what it would replay."""
-    from plait.app.resume import ResumeAnswers, RetryRecord, invalidate_removed
+    from plait.app.resume import EditedFlow, invalidate_removed
+    from plait.app.resume_answers import ResumeAnswers
+    from plait.app.retry import waiting_items
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
@@ -389,7 +387,8 @@ def plan_resume(
         answers = ResumeAnswers(repeat, done)
         answers.require_valid(loaded, opened)
         journal = Overlay(opened.journal)
-        journal.append(*invalidate_removed(loaded, opened))
+        edited = EditedFlow(loaded, opened)
+        journal.append(*invalidate_removed(edited))
         return plan_program(
             flow,
             loaded,
@@ -397,7 +396,8 @@ def plan_resume(
             opened.folder,
             repeat=repeat,
             said_done=answers.values(loaded, opened),
-            retried=RetryRecord.of(opened).kept_items(),
+            text=edited.text(accepted=True),
+            retried=waiting_items(loaded.program.map, opened),
         )
 
 
@@ -405,12 +405,13 @@ def resume_blocker(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> InputError | None:
     """Return why a run cannot be resumed before its changes are accepted; None: it can."""
-    from plait.app.resume import require_unchanged
+    from plait.app.resume import EditedFlow
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:
         try:
-            require_unchanged(FlowSource.of(opened, None, inputs=inputs).load(lenient=True), opened)
+            loaded = FlowSource.of(opened, None, inputs=inputs).load(lenient=True)
+            EditedFlow(loaded, opened).require_accepted()
         except InputError as error:
             return error
     return None

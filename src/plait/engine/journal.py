@@ -67,10 +67,12 @@ class Journal(Protocol):
     def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
         """Yield the paths and titles of the same steps."""
 
-    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(
+        self, path: str, fingerprints: Collection[str] | None, *, after: int = 0
+    ) -> bytes:
         """Return a bitmap by `order` of the items below a path that succeeded after an event.
 
-        `fingerprint` None: of any fingerprint.
+        `fingerprints` None: of any fingerprint.
         """
 
     def was_ever_started(self, path: str) -> bool:
@@ -169,12 +171,14 @@ class MemoryJournal:
     def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
         return ((known.path, known.title) for known in self.failures_in(path, after=after))
 
-    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(
+        self, path: str, fingerprints: Collection[str] | None, *, after: int = 0
+    ) -> bytes:
         done = [
             known.order
             for known in self.steps_in(path)
             if is_item(known.path)
-            and fingerprint in (None, known.fingerprint)
+            and (fingerprints is None or known.fingerprint in fingerprints)
             and known.number > after
             and isinstance(known.outcome, Succeeded)
         ]

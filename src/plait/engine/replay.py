@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
-from plait.core.records import dataclass, field, replace
+from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.journal import Journal, StepRecord, record_number
 from plait.engine.outcome import Failed, Outcome, Succeeded
-from plait.engine.paths import generic_path, is_below
+from plait.engine.paths import is_below
+from plait.engine.run_text import NO_TEXT, RunText
 
 if TYPE_CHECKING:
     from plait.core.hints import TypeAlias
@@ -78,25 +79,6 @@ def items_selected_at(journal: RecordedLookup, map_path: str, chooser: str = ITE
     return record_number(journal.step(f"{map_path}/{chooser}"))
 
 
-@dataclass(frozen=True, slots=True)
-class RetriedItems:
-    """The items of `plait retry`; the outcomes of others count, even if their text has changed."""
-
-    items: frozenset[str] = frozenset()
-    """Their paths, and that of the map; empty: there was no retry."""
-    held: Mapping[str, str] = field(default_factory=dict)
-    """By path of the flow: the fingerprints of its steps at that time."""
-
-    def keeps(self, path: str, fingerprint: str) -> bool:
-        """Does a recorded outcome at a path count, although the step has this fingerprint now?"""
-        if not self.items or "/".join(path.split("/", 2)[:2]) in self.items:
-            return False
-        return self.held.get(generic_path(path)) == fingerprint
-
-
-NOT_RETRIED: Final = RetriedItems()
-
-
 class Replay:
     """Decides which recorded outcomes count, and which steps need an answer of the user."""
 
@@ -105,23 +87,24 @@ class Replay:
         run: str,
         journal: Journal,
         *,
-        accept_changes: bool = False,
+        text: RunText = NO_TEXT,
         repeat: Iterable[str] = (),
         marked_done: Mapping[str, Json] | None = None,
-        retried: RetriedItems = NOT_RETRIED,
+        retried: Collection[str] = (),
         open_questions: Mapping[str, str] | None = None,
     ) -> None:
         """`repeat`: paths of steps that the user wants to run again.  `marked_done`: values by path
-        of steps that the user says are done.  `open_questions`: titles by path of at-most-once
-        steps that were started before, and whose end is unknown.
+        of steps that the user says are done.  `retried`: paths of items that `plait retry` starts
+        again.  `open_questions`: titles by path of at-most-once steps that were started before, and
+        whose end is unknown.
         """
         self.is_first_run = journal.is_fresh()
         """No record counts: this is the first attempt of the run, and no step was retried."""
         self.first_event = 1 if self.is_first_run else journal.last() + 1
         """The number of the first event of this attempt of the run."""
-        self.accept_changes = accept_changes
+        self.text = text
         self.marked_done: Mapping[str, Json] = marked_done or {}
-        self.retried = retried
+        self.retried = frozenset(retried)
         self.unfinished_once: set[str] = set()
         """At-most-once steps that were started in this attempt, and whose end is unknown."""
         self._run = run
@@ -166,13 +149,19 @@ class Replay:
             return None  # a step before it ran again later, and the run ended before this one
         if isinstance(recorded.outcome, Failed) and not step.policy.keep_failure:
             return None
-        if recorded.fingerprint != step.fingerprint and not self.retried.keeps(
-            ctx.path, step.fingerprint
-        ):
-            if not (step.children or self.accept_changes):
+        if not self.has_text(recorded, step.fingerprint):
+            if not (step.children or self.text.is_accepted):
                 raise changed_steps_error([(ctx.path, step.title)])
             return None
         return recorded
+
+    def has_text(self, recorded: StepRecord, present: str) -> bool:
+        """Does a recorded outcome count for a step that has this fingerprint now?"""
+        if recorded.fingerprint == present:
+            return True
+        if "/".join(recorded.path.split("/", 2)[:2]) in self.retried:
+            return False  # in an item that is retried, only the present text counts
+        return recorded.fingerprint in self.text.fingerprints(recorded.path, present)
 
     def _accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
         """Record a step as done because the user says so.
@@ -211,9 +200,6 @@ class Replay:
     def is_repeated(self, path: str) -> bool:
         """Did the user say that a step with an unknown end runs again?"""
         return path in self._repeat
-
-    def is_retried(self, path: str) -> bool:
-        return path in self.retried.items
 
 
 def _replay_event(step: Step, ctx: StepContext, recorded: StepRecord) -> StepFinished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from plait.core.grace import Backoff, backoff_delays
@@ -205,3 +205,9 @@ def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
     yield here, step
     for child in step.children:
         yield from iter_steps(child, here)
+
+
+def iter_program(parts: Iterable[Step]) -> Iterator[tuple[str, Step]]:
+    """Yield the same of all parts of a program."""
+    for part in parts:
+        yield from iter_steps(part)

@@ -269,7 +269,7 @@ class _MapProgress:
             items_selected_at(run.journal, self.ctx.path, self.map.items.name),
         )
         stay_failed = sum(
-            known.fingerprint == text or run.replay.retried.keeps(known.path, text)
+            run.replay.has_text(known, text)
             for known in run.journal.failures_in(self.ctx.path, after=after)
             if is_item(known.path)
         )
@@ -287,13 +287,9 @@ class _MapProgress:
             return b""
         if run.hooks.has("item_finished"):
             return b""  # a hook may still have to see an item
-        # If some items are retried, all others stay done, even if the steps have changed.
-        fingerprint = self.map.steps.fingerprint
-        stay_done = run.replay.retried.keeps(join_path(self.ctx.path, ANY_ITEM), fingerprint)
-        text = None if stay_done else fingerprint
-        done = run.journal.completed_items(self.ctx.path, text, after=self.ctx.replay_after)[
-            : self.total
-        ]
+        path, present = self.ctx.path, self.map.steps.fingerprint
+        texts = run.replay.text.fingerprints(join_path(path, ANY_ITEM), present)
+        done = run.journal.completed_items(path, texts, after=self.ctx.replay_after)[: self.total]
         self.successful = done.count(1)
         run.events.notify(ItemsReplayed(self.ctx.path, done))
         return done

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plait.core.hints import Final, Protocol
 from plait.core.records import dataclass
@@ -62,7 +62,9 @@ class StoredJournal(StepLookup, Protocol):
     def reader(self) -> JournalReader: ...
     def events(self, after: int = 0) -> Iterator[EventRecord]: ...
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]: ...
-    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes: ...
+    def completed_items(
+        self, path: str, fingerprints: Collection[str] | None, *, after: int = 0
+    ) -> bytes: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,6 @@ from plait.engine.events import Note
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Outcome
 from plait.engine.perform import StepContext
-from plait.engine.replay import RetriedItems
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
 from plait.program.action_step import ActionStep
 from plait.program.map import ErrorPolicy, Map
@@ -126,7 +125,7 @@ class Place:
         run = new_run(
             journal=self.journal,
             folder=str(self.folder / self.state),
-            retried=RetriedItems(frozenset(retried)),
+            retried=retried,
             repeat=repeat,
             workspaces=GitWorktrees(
                 self.start, str(self.project), str(self.folder / self.state), "r1"

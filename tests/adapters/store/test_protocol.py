@@ -118,7 +118,11 @@ def answers(journal: Journal, asked: list[str]) -> list[object]:
         [sorted(journal.steps_in(path), key=by_order_and_path) for path in asked],
         [[step.order for step in journal.steps_in(path)] for path in asked],
         [sorted(journal.failures_in(path), key=by_order_and_path) for path in asked],
-        [journal.completed_items(path, which) for path in asked for which in (None, "f")],
+        [
+            journal.completed_items(path, which)
+            for path in asked
+            for which in (None, ["f"], ["f", "g"])
+        ],
     ]
 
 
@@ -424,26 +428,19 @@ def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> St
     )
 
 
-@pytest.mark.parametrize(
-    ("fan", "rest", "fingerprint", "alike"),
-    [
-        # fan    rest        fingerprint  alike
-        ("map", "/0",       "print",     True),
-        ("map", "/0",       "other",     False),
-        ("map", "/1/run",   "print",     False),
-        ("map", "/1/run",   "third",     False),
-        ("map", "/2",       "print",     True),   # nothing is known of it
-        ("a",   "/0",       "third",     True),
-    ],
-)  # fmt: skip
-def test_whether_all_ends_of_a_step_of_items_are_alike(
-    journal: SqliteJournal, fan: str, rest: str, fingerprint: str, alike: bool
-) -> None:
-    for n in range(3):
-        journal.append(finished(f"map/item:{n}/0"), finished(f"map/item:{n}/1/run"))
-    journal.append(StepFinished("map/item:3/1/run", "shell", "t", "third", Succeeded(None), 0.0))
-    journal.append(StepFinished("a/item:3/0", "shell", "t", "third", Succeeded(None), 0.0))
-    assert journal.reader.same_fingerprint(fan, rest, fingerprint) is alike
+def test_the_items_that_a_retry_starts_again_are_found_by_their_events(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    with runs.create({}) as opened:
+        opened.journal.append(finished("map/item:a"), finished("map/item:b"))
+        again = [StepInvalidated(f"map/item:{key}", "retried", below=False) for key in "ab"]
+        other = StepInvalidated("map/item:c", "for another reason", below=False)
+        opened.update_facts(again[0], other, text={"steps": {"map": ["f"]}, "accepted": False})
+        first = opened.journal.last()
+        opened.update_facts(again[1])
+        assert opened.journal.step("map/item:a") is None
+        assert opened.journal.reader.retried_items("map", 0) == ["map/item:a", "map/item:b"]
+        assert opened.journal.reader.retried_items("map", first) == ["map/item:b"]
+        assert opened.facts["text"] == {"steps": {"map": ["f"]}, "accepted": False}
 
 
 def test_without_the_index_a_step_that_was_begun_again_has_no_end_either(tmp_path: Path) -> None:

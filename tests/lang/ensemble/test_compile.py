@@ -414,9 +414,10 @@ def test_a_changed_or_renamed_task_is_not_taken_for_the_one_that_was_done(place:
         place.resume(ran.result.run)
     assert caught.value.code == "changed"
     place.write("flow.yaml", flow.replace("id: a", "id: z"))
-    again = place.resume(ran.result.run)
-    assert again.message.startswith(
-        "the file has changed since these steps were done: tasks/task:a (a)"
+    with pytest.raises(InputError) as caught:
+        place.resume(ran.result.run)
+    assert caught.value.what == (
+        "the file has changed since these steps were done: tasks/task:a (a, removed)"
     )
 
 

@@ -396,6 +396,22 @@ def test_a_call_that_was_made_is_kept_when_what_follows_it_in_its_node_is_edited
     assert place.text("tries") == "xx"
 
 
+def test_a_node_that_was_visited_and_has_another_name_now_is_noticed_before_anything_runs(
+    place: Place,
+) -> None:
+    flow = (
+        "start: a\nnodes:\n  a: {tool: demo/flaky, params: {good: 1}, next: b}\n  b: {return: ok}\n"
+    )
+    run = place.done(flow).result.run
+    place.write("flow.yaml", flow.replace("start: a", "start: c").replace("  a:", "  c:"))
+    with pytest.raises(InputError, match=r"/a \(.*, removed\)"):
+        place.resume(run)
+    assert place.text("tries") == "x"
+    assert place.resume(run, accept_changes=True).value["output"] == "ok"
+    assert place.text("tries") == "xx"
+    assert place.resume(run).value["output"] == "ok"
+
+
 def test_a_failure_from_which_the_graph_went_on_is_not_repeated_by_a_resume(place: Place) -> None:
     flow = """\
 start: a

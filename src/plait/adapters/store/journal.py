@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.reader import Reader
@@ -71,9 +71,11 @@ class SqliteJournal:
         self._require_healthy()
         return self.reader.usage_before(before)
 
-    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(
+        self, path: str, fingerprints: Collection[str] | None, *, after: int = 0
+    ) -> bytes:
         self._require_healthy()
-        return self.reader.completed_items(path, fingerprint, after=after)
+        return self.reader.completed_items(path, fingerprints, after=after)
 
     def was_ever_started(self, path: str) -> bool:
         self._require_healthy()

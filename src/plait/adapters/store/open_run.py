@@ -29,7 +29,7 @@ from plait.core.errors import JournalError, TrustError
 from plait.core.hints import Final, Literal, TypeGuard
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.events import Status
+from plait.engine.events import Event, Status
 
 ENDED: Final = ("done", "failed")
 """The statuses of a run that need no resume."""
@@ -118,10 +118,10 @@ class OpenRun:
         if not self._owner.is_own(facts):
             raise foreign_run(self.id, self.project)
 
-    def update_facts(self, **facts: Json) -> None:
-        """Replace some facts, and seal all of them."""
+    def update_facts(self, *events: Event, **facts: Json) -> None:
+        """Replace some facts and seal all of them; append events in the same transaction."""
         text = to_json(self._owner.add_seal({**self.facts, **facts}))
-        self.journal.active_writer.set_property("facts", text)
+        self.journal.active_writer.set_property("facts", text, *events)
 
     def close(self) -> None:
         summary: RunSummary | None = None

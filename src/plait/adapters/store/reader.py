@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from threading import RLock
 
@@ -60,7 +60,6 @@ from plait.engine.paths import (
     last_name,
     parent_path,
     range_below,
-    split_path,
 )
 
 PAGE: Final = 200
@@ -146,6 +145,10 @@ _RETRY_COUNT: Final = (
     "SELECT count(*) FROM marks JOIN records USING(number) "
     f"WHERE marks.type = {RETRYING} OR (marks.type = {INVALIDATED} AND body = ?)"
 )
+_RETRIED_ITEMS: Final = (
+    "SELECT DISTINCT name FROM marks JOIN records USING(number) "
+    f"WHERE marks.type = {INVALIDATED} AND body = ? AND parent = ? AND number > ?"
+)
 _RETRIES: Final = (
     "SELECT number, name FROM marks JOIN records USING(number) "
     f"WHERE marks.type = {RETRYING} AND parent = '{MAP}/'"
@@ -182,7 +185,7 @@ _DONE: Final = (
     "SELECT known.position FROM temp.known JOIN records USING(number) WHERE known.parent = ? "
     f"AND known.name >= ? AND known.name < ? AND known.number > ? AND known.status = {DONE}"
 )
-_DONE_AS: Final = " AND records.fingerprint = (SELECT id FROM strings WHERE text = ?)"
+_DONE_AS: Final = " AND records.fingerprint IN (SELECT id FROM strings WHERE text IN ({}))"
 _FIND: Final = (
     f"SELECT DISTINCT parent, name FROM records WHERE type IN ({STARTED}, {FINISHED}) "
     "AND (name = ? OR title = ? OR name = ? OR parent || name = ?)"
@@ -190,16 +193,6 @@ _FIND: Final = (
 _FIND_PREFIX: Final = (
     f"SELECT DISTINCT parent, name FROM records WHERE type IN ({STARTED}, {FINISHED}) "
     "AND (substr(parent || name, 1, ?) = ? OR substr(name, 1, ?) = ? OR substr(name, 1, ?) = ?)"
-)
-_OTHER_FINGERPRINT: Final = (
-    f"SELECT 1 FROM records WHERE type = {FINISHED} AND name = ? AND parent > ? AND parent < ? "
-    "AND substr(parent, -?) = ? AND fingerprint IS NOT (SELECT id FROM strings WHERE text = ?) LIMIT "
-    "1"
-)
-_STEPS_IN_ITEMS: Final = (
-    f"SELECT name, min(position), max(position) FROM records WHERE type = {FINISHED} AND parent > ? AND "
-    "parent < ? "
-    "AND instr(substr(parent, ?), '/') = length(substr(parent, ?)) AND number > ? GROUP BY name"
 )
 _STARTS_AND_ENDS: Final = (
     "SELECT number, type FROM records WHERE number > ? AND number <= ? "
@@ -462,19 +455,11 @@ class Reader:
         for number, *row in self._all(query, *values):
             yield to_event_record(number, tuple(row), self._unpacking)
 
-    def same_fingerprint(self, map: str, rest: str, fingerprint: str) -> bool:
-        """Whether every recorded end of one step in a map's items has this fingerprint."""
-        above, name = split_path(escape_text(rest))
-        items = range_below(escape_text(map), ITEM)
-        values = (name, *items, len(above) + 1, f"{above}/")
-        return not self._all(_OTHER_FINGERPRINT, *values, escape_text(fingerprint))
-
-    def steps_in_items(self, map: str, after: int) -> dict[str, tuple[int, int]]:
-        """By name: the first and last position of the steps in a map's items that ended later."""
-        items = range_below(escape_text(map), ITEM)
-        start = len(items[0]) + 1
-        found = self._all(_STEPS_IN_ITEMS, *items, start, start, after)
-        return {unescape_text(name): (first, last) for name, first, last in found}
+    def retried_items(self, map: str, after: int) -> list[str]:
+        """The paths of the items that `plait retry` invalidated after an event."""
+        parent = f"{escape_text(map)}/"
+        found = self._all(_RETRIED_ITEMS, to_json(RETRY_REASON), parent, after)
+        return [unescape_text(parent + name) for (name,) in found]
 
     def count_outcomes(self, map: str) -> dict[str, int]:
         """By status: how many ends of items are recorded; an item that ran again counts twice."""
@@ -605,14 +590,18 @@ class Reader:
         record = self.step(map)
         return None if record is None else map_counts(record.outcome)
 
-    def completed_items(self, path: str, fingerprint: str | None, *, after: int = 0) -> bytes:
+    def completed_items(
+        self, path: str, fingerprints: Collection[str] | None, *, after: int = 0
+    ) -> bytes:
         items = (f"{escape_text(path)}/", ITEM, _AFTER_ITEMS, after)
         with self._lock:
             self._catch_up()
-            if fingerprint is None:
+            if fingerprints is None:
                 found = self._all(_DONE, *items)
             else:
-                found = self._all(_DONE + _DONE_AS, *items, escape_text(fingerprint))
+                texts = map(escape_text, fingerprints)
+                query = _DONE + _DONE_AS.format(", ".join("?" * len(fingerprints)))
+                found = self._all(query, *items, *texts)
         positions = [position for (position,) in found]
         if positions and not 0 <= min(positions) <= max(positions) < MOST_ITEMS:
             raise damage_error(self.path)

@@ -146,11 +146,12 @@ is_facts: Final = fields(
     ),
     secret_inputs=list_shape(is_text),
     env_files=lambda value: value == {} or _is_env_files(value),
-    accepted=optional(is_text),
-    marked_done=list_shape(is_text),
-    retried=fields(
-        {"items": list_shape(is_text), "fingerprints": map_shape(is_text)},
-        asked=list_shape(is_text),
+    text=fields(
+        {
+            "steps": map_shape(list_shape(is_text)),
+            "accepted": lambda value: isinstance(value, bool),
+        }
     ),
+    marked_done=list_shape(is_text),
 )
 """The facts of a run, as `OpenRun.facts` returns them."""

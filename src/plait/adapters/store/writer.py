@@ -218,10 +218,20 @@ class Writer:
             if text not in self._strings:
                 self._string_id(text)
 
-    def set_property(self, name: str, value: object) -> None:
-        """Store a value beside the records."""
+    def set_property(self, name: str, value: object, *events: Event) -> None:
+        """Store a value beside the records, and append events in the same transaction."""
+        batch = _Batch([to_row(event, self._now(), self._packing) for event in events])
+
+        def write(rows: list[Row]) -> None:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO properties VALUES(?, ?)", (name, value)
+            )
+            self._add(rows)
+
         with self._writing:
-            self._execute("INSERT OR REPLACE INTO properties VALUES(?, ?)", name, value)
+            self.require_healthy()
+            self._transact(write, batch)
+            self._new_strings.clear()
 
     def require_healthy(self) -> None:
         if self._fault is not None:
@@ -336,10 +346,6 @@ class Writer:
             self._commits += batch.is_written
             self._roll_back()
             raise
-
-    def _execute(self, statement: str, *values: object) -> None:
-        self.require_healthy()
-        self._transact(lambda _: self._connection.execute(statement, values), _Batch([]))
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):

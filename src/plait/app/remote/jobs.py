@@ -177,7 +177,7 @@ class WorkerJob:
             replay=Replay(
                 settings.run,
                 journal,
-                accept_changes=settings.accept_changes,
+                text=settings.text,
                 marked_done=settings.marked_done,
                 retried=settings.retried,
             ),

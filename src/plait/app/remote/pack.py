@@ -135,7 +135,7 @@ class FlowPacker:
             strict=self._loaded.strict,
             profile=self._profile,
             timeout=self._loaded.timeout,
-            accept_changes=run.replay.accept_changes,
+            text=run.replay.text,
             marked_done=run.replay.marked_done,
             retried=run.replay.retried,
             keeps_overflow=not self._loaded.secret_texts(),

@@ -16,7 +16,7 @@ from plait.core.values import Json, Secret
 from plait.engine.backend import WorkItem
 from plait.engine.events import Usage
 from plait.engine.journal import StepRecord
-from plait.engine.replay import RetriedItems
+from plait.engine.run_text import RunText
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Settings:
     strict: bool
     profile: str | None
     timeout: float | None
-    accept_changes: bool
+    text: RunText
     marked_done: Mapping[str, Json]
-    retried: RetriedItems
+    retried: frozenset[str]
     keeps_overflow: bool
 
 

@@ -31,7 +31,7 @@ from plait.engine.outcome import (
     StepError,
     Succeeded,
 )
-from plait.engine.paths import CALL, NODES, is_hook_name, join_path, last_name, unnumbered_name
+from plait.engine.paths import CALL, NODES, join_path, last_name, unnumbered_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.graph.calls import Action, describe_call
@@ -175,8 +175,6 @@ class GraphStep:
         return GraphPlan(self.kind, self.title, self.graph)
 
     def execute(self, plan: GraphPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
-        if not ctx.run.replay.is_first_run and not ctx.run.replay.accept_changes:
-            _require_known_nodes(self.graph, ctx)
         ctx.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
         return _Walk(self.graph, ctx).walk_graph()
 
@@ -331,19 +329,6 @@ def _limit_names(budget: Budget) -> tuple[str, ...]:
         found.update(dict.fromkeys(outer.limits.record()))
         outer = outer.within
     return tuple(name for name in found if name != "depth")
-
-
-def _require_known_nodes(graph: GraphSpec, ctx: StepContext) -> None:
-    """Raise an error if a visited node no longer exists: it was renamed or removed."""
-    from plait.engine.replay import changed_steps_error
-
-    recorded = [last_name(known.path) for known in ctx.run.journal.steps_in(ctx.path)]
-    visits = (name for name in recorded if not is_hook_name(name))
-    gone = {name for visit in visits if (name := unnumbered_name(visit)) not in graph.nodes}
-    if gone:
-        raise changed_steps_error(
-            (join_path(ctx.path, name), "no longer a node") for name in sorted(gone)
-        )
 
 
 # ── messages ─────────────────────────────────────────────────────────────

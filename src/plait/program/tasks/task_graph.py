@@ -32,12 +32,10 @@ from plait.engine.outcome import (
     Outcome,
     Skipped,
     StepError,
-    Succeeded,
 )
 from plait.engine.parallel import perform_dependent
-from plait.engine.paths import TASKS, is_unit_name, last_name, task_name
+from plait.engine.paths import TASKS, task_name
 from plait.engine.perform import StepContext, act
-from plait.engine.replay import changed_steps_error
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, Step
 from plait.program.program import OneStep, Program
 from plait.program.step_list import join_fingerprints
@@ -94,25 +92,7 @@ class TaskGraph(Composite):
 
     def run(self, ctx: StepContext) -> Json:
         act(FunctionAction(partial(_require_providers, self.program.spec)), ctx)
-        if not (ctx.run.replay.is_first_run or ctx.run.replay.accept_changes):
-            _require_known_units({step.name for step in self.children}, ctx)
         return _TaskRun(self.program, ctx).run()
-
-
-def _require_known_units(names: set[str], ctx: StepContext) -> None:
-    """Raise an error if a completed unit no longer exists: under another name it would run again."""
-    done = [
-        known
-        for known in ctx.run.journal.steps_in(ctx.path)
-        if isinstance(known.outcome, Succeeded)
-    ]
-    lost = [
-        known
-        for known in done
-        if (name := last_name(known.path)) not in names and is_unit_name(name)
-    ]
-    if lost:
-        raise changed_steps_error((known.path, known.title) for known in lost)
 
 
 # ── units ────────────────────────────────────────────────────────────────

@@ -260,7 +260,7 @@ class ItemWorktrees:
         self, ctx: StepContext, title: str, key: str
     ) -> tuple[Worktree, StepContext]:
         self.queue.work_again(ctx.order, ctx.run)
-        again = ctx.attempt > 1 or ctx.run.replay.is_retried(ctx.path)
+        again = ctx.attempt > 1 or ctx.path in ctx.run.replay.retried
         step = LeafStep(
             WORKTREE,
             ISOLATION,
