@@ -293,7 +293,10 @@ static void send_all_reports(void)
 static void close_stream(struct stream *stream)
 {
     if (stream->watched.fd >= 0) {
-        close(stream->watched.fd); /* epoll forgets it with its last descriptor */
+        /* Closing is not enough: a process that is being executed may have a copy for a moment. */
+        if (stream->is_polled)
+            epoll_ctl(poller, EPOLL_CTL_DEL, stream->watched.fd, NULL);
+        close(stream->watched.fd);
         stream->watched.fd = -1;
         stream->is_polled = false;
     }
@@ -311,9 +314,11 @@ static bool read_stream(struct stream *stream)
         close_stream(stream);
         return false;
     }
-    bool is_err = stream == &job->streams[1];
     struct report *report = add_report(job, OUTPUT, 0, (size_t)size);
-    *(is_err ? &report->err_size : &report->out_size) = (uint32_t)size;
+    if (stream == &job->streams[1])
+        report->err_size = (uint32_t)size;
+    else
+        report->out_size = (uint32_t)size;
     if (job->channel != NULL && !job->channel->is_closed)
         append(&job->channel->out, piece, (size_t)size);
     return true;
@@ -1305,9 +1310,11 @@ static ssize_t handle_order(struct channel *channel, char *at, size_t size)
             return 0; /* they come with the rest of the message */
         count = channel->descriptor_count;
     }
-    memcpy(order.descriptors, channel->descriptors, count * sizeof(int));
-    channel->descriptor_count -= count;
-    memmove(channel->descriptors, channel->descriptors + count, channel->descriptor_count * sizeof(int));
+    if (count) {
+        memcpy(order.descriptors, channel->descriptors, count * sizeof(int));
+        channel->descriptor_count -= count;
+        memmove(channel->descriptors, channel->descriptors + count, channel->descriptor_count * sizeof(int));
+    }
     start(channel, &order);
     for (size_t n = 0; n < count; n++)
         close(order.descriptors[n]);
