@@ -107,7 +107,7 @@ def damage(random_: random.Random, data: bytes) -> bytes:
 def one_case(keeper: guardian_client._Guardian, random_: random.Random) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(LIMIT)
-    socket.send_fds(keeper.request, [wire.CHANNEL], [theirs.fileno()])  # type: ignore[arg-type]
+    socket.send_fds(keeper.request, [wire.CHANNEL], [theirs.fileno()])
     theirs.close()
     with ours, contextlib.suppress(OSError):  # it was closed: the last message was none
         send_some(ours, random_)
@@ -129,7 +129,7 @@ def send_some(ours: socket.socket, random_: random.Random) -> None:
 def require_service(keeper: guardian_client._Guardian) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(LIMIT)
-    socket.send_fds(keeper.request, [wire.CHANNEL], [theirs.fileno()])  # type: ignore[arg-type]
+    socket.send_fds(keeper.request, [wire.CHANNEL], [theirs.fileno()])
     theirs.close()
     parts = [b"echo\0good\0", b"PATH=/usr/bin:/bin\0", b"", b"/\0"]
     head = wire.HEAD.pack(wire.JOB, wire.NO_INPUT | wire.CAPTURE, 0, 9, *map(len, parts), 0)
