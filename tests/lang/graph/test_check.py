@@ -72,6 +72,13 @@ def test_an_error_says_what_was_meant(tmp_path: Path) -> None:
     )
 
 
+def test_an_unknown_variable_of_a_graph_is_told_how_an_input_is_written() -> None:
+    document = parse("start: a\nnodes: {a: {return: '${foo}'}}", "graph.yaml")
+    assert [finding.problem.fix for finding in check_graph(document)] == [
+        "known in graph: state, inputs, result, _now, _timestamp, env, uuid; an input is 'inputs.foo'"
+    ]
+
+
 ROWS = [
     # nodes and head                                                            findings
     ("start: a\nnodes: {a: {}}",                                                []),

@@ -318,7 +318,10 @@ def _unknown(path: Path, field: TemplateField, span: Span) -> Problem:
     fix += _where_it_exists(path.root, field)
     fix += f"known in {field.phase}: {_format_known_names(field)}"
     if not (root or elsewhere or path.keys):
-        fix += "; declare an input under parameters"
+        in_graph = field.phase in ("graph", "hook")
+        fix += (
+            f"; an input is 'inputs.{path}'" if in_graph else "; declare an input under parameters"
+        )
     return Problem(f"unknown variable '{path}'", span, fix, code="unknown-name")
 
 
