@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from plait.cli import main
+from plait.cli.scaffold import FLOWS
+from plait.cli.schema import FORMATS
+from plait.core.documents import parse
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import (
@@ -26,6 +29,9 @@ from plait.engine.events import (
 )
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
+from plait.lang.languages import LANGUAGES, language_by_shape
+from plait.schema import FILES
+from plait.views.diagram.model import make_diagram
 from plait.views.format import money
 from plait.views.frame import frame
 from plait.views.json_view import JsonView
@@ -561,7 +567,7 @@ def test_what_init_makes_of_each_kind_runs_and_has_no_problems(
     assert main(["logs"]) == 0
 
 
-@pytest.mark.parametrize("kind", ["workflow", "graph", "ensemble"])
+@pytest.mark.parametrize("kind", [kind for kind, flow, _ in MADE if flow.endswith(".yaml")])
 def test_an_editor_finds_the_schema_that_the_first_line_names(
     kind: str, here: Path, capsys: Capsys
 ) -> None:
@@ -573,7 +579,7 @@ def test_an_editor_finds_the_schema_that_the_first_line_names(
     assert json.loads((here / schema).read_text()) == json.loads(capsys.readouterr().out)
 
 
-def test_init_knows_four_kinds(here: Path, capsys: Capsys) -> None:
+def test_init_names_the_kinds_that_it_knows(here: Path, capsys: Capsys) -> None:
     assert main(["init", "--kind", "grpah", "x"]) == 2
     assert capsys.readouterr().err == (
         "there is no kind 'grpah'\nfix: did you mean 'graph'? kinds: workflow, graph, directive, ensemble\n"
@@ -714,6 +720,22 @@ KINDS = [
     ("provider",   "family: smalltalk\n",             "'family' must be one of"),
     ("directive",  "---\nlimts: 1\n---\nHi\n",        "'limts' is not a field of a directive"),
 ]  # fmt: skip
+
+
+def test_every_language_has_a_row_in_each_table() -> None:
+    languages = set(LANGUAGES)
+    assert set(FLOWS) == languages
+    assert {kind for kind, *_ in MADE} == languages
+    assert {kind for kind, *_ in KINDS} >= languages
+    assert tuple(FILES) == FORMATS
+    assert len({language.profile for language in LANGUAGES.values()}) == len(languages)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, flow, _ in MADE if flow.endswith(".yaml")])
+def test_a_flow_is_known_by_its_shape_and_its_diagram_has_nodes(kind: str) -> None:
+    document = parse(next(iter(FLOWS[kind].values())), "hello.yaml")
+    assert language_by_shape(document) == LANGUAGES[kind]
+    assert make_diagram(document, "hello").boxes
 
 
 @pytest.mark.parametrize(("kind", "text", "said"), KINDS)

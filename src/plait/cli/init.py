@@ -6,7 +6,7 @@ import os
 import shlex
 
 from plait.cli.arguments import require_choice
-from plait.cli.scaffold import STATE, ignore_state, project_files, write_new
+from plait.cli.scaffold import FLOWS, STATE, ignore_state, project_files, write_new
 from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ EXAMPLES: Final = (
     "plait init my-project",
     "plait init --kind graph .",
 )
-KINDS: Final = ("workflow", "graph", "directive", "ensemble")
+KINDS: Final = tuple(FLOWS)
 
 
 def configure(parser: Parser) -> None:

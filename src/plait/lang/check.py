@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from plait import schema as format
 from plait.agents.providers.file_check import file_problems
 from plait.core import documents
-from plait.core.errors import InputError, PlaitError, Problem
+from plait.core.errors import InputError, PlaitError, Problem, with_article
 from plait.core.hints import Final, TypeAlias
 from plait.lang.analysis.names import detect_profile
 from plait.lang.analysis.scopes import find_templates
@@ -113,15 +113,13 @@ def _of_kind(
             return _of_settings(document)
         case "tool":  # a tool may be a flow, too
             return _of_document(source, detect_profile(document) or "config", names, project)
-        case "workflow" | "graph" | "ensemble":
-            language = LANGUAGES[kind]
-            if detect_profile(document) == language.profile:
-                return language.check(source, names=names, project=project)
-            found = [from_format(problem) for problem in format.validate(document, language.form)]
-            what = f"this file does not look like a {kind}"
-            problem = Problem(what, source.path, f"write {language.marks}", code="no-flow")
-            return found or [Finding(problem)]
-    raise AssertionError(kind)
+    language = LANGUAGES[kind]
+    if detect_profile(document) == language.profile:
+        return language.check(source, names=names, project=project)
+    found = [from_format(problem) for problem in format.validate(document, language.form)]
+    what = f"this file does not look like {with_article(kind)}"
+    problem = Problem(what, source.path, f"write {language.marks}", code="no-flow")
+    return found or [Finding(problem)]
 
 
 def _of_settings(document: documents.Node) -> list[Finding]:

@@ -52,7 +52,7 @@ class Language:
 
     kind: Kind
     profile: str
-    """The profile of its templates; `detect_profile` recognises a document by it."""
+    """What `detect_profile` calls its documents; no two languages have the same."""
     table: str
     """The schema of its outermost map."""
     marks: str
@@ -114,7 +114,7 @@ def _checker(kind: Kind) -> Checker:
             return ensemble
 
 
-LANGUAGES: Final[dict[Kind, Language]] = {
+LANGUAGES: Final[dict[str, Language]] = {
     "workflow": Language("workflow", "workflow", "flow", "steps:"),
     "graph": Language("graph", "graph", "graph", "start: and nodes:"),
     "directive": Language("directive", "directive", "directive", "a prompt"),
