@@ -147,7 +147,7 @@ def test_make_check_and_so_ci_runs_the_tests_on_every_interpreter() -> None:
     assert re.search(r"\bmake .*\bcheck$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
 
 
-def test_a_bound_that_was_not_tried_is_told() -> None:
+def test_a_bound_that_was_not_tried_is_reported() -> None:
     bounds = {"a": Version("1"), "b": Version("2"), "c": None}
     installed = {"a": Version("1.0"), "b": Version("2.1"), "c": Version("3")}
     assert list(interpreters.untried_bounds(bounds, installed)) == [

@@ -64,8 +64,10 @@ def test_an_example_runs_and_does_what_it_says(
     assert main(["check", "flow.yaml"]) == 0
     assert main(["run", "flow.yaml", "--trust"]) == 0, capsys.readouterr()
     shown = capsys.readouterr().out.split("✓ done", 1)[1].split("\n", 1)[1]
-    told = [line.removeprefix("  ") for line in shown.rstrip().split("\n")]
-    assert "\n".join(line for line in told if not line.startswith("look at it ")) == PRINTED[name]
+    reported = [line.removeprefix("  ") for line in shown.rstrip().split("\n")]
+    assert (
+        "\n".join(line for line in reported if not line.startswith("look at it ")) == PRINTED[name]
+    )
     assert not list(folder.rglob("owned"))
     assert main(["resume"]) == 0
     assert "replayed" in capsys.readouterr().out

@@ -108,7 +108,7 @@ def test_a_failure_further_in_names_the_tools_line_and_the_place_that_raised() -
     assert lines[3].endswith(" in raw_decode")
 
 
-def test_an_error_whose_message_raises_is_told_without_it() -> None:
+def test_an_error_whose_message_raises_is_reported_without_it() -> None:
     code = (
         "class E(Exception):\n    def __str__(self): raise SystemExit\ndef execute(p, _): raise E\n"
     )

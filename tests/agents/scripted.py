@@ -20,7 +20,7 @@ from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.tools.call import ToolResult
-from program.fakes import FakeHands
+from program.fakes import FakeServices
 
 Says = Callable[[ModelRequest], ModelResponse]
 Tool = Callable[[Mapping[str, Json]], Json]
@@ -81,7 +81,7 @@ class Scripted:
         return usage.cost or 0.0
 
 
-class ToolHands(FakeHands):
+class ToolServices(FakeServices):
     """Tools are functions of their parameters; every call is kept, in the order of its begin."""
 
     def __init__(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.scripted import Scripted, ToolHands
+from agents.scripted import Scripted, ToolServices
 from lang.loading import load_file
 from plait.agents.budget import ROOM, TurnBudget, estimate_request_tokens
 from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, TokenUsage
@@ -262,7 +262,7 @@ def test_no_flow_asks_more_than_its_limit_and_it_is_not_done(
     file.write_text(text % limit)
     loaded = load_file(str(file), environ={})
     model = Priced(lambda room: min(room, 150))
-    run = new_run(ToolHands(model), folder=str(file.parent), loaded=loaded)
+    run = new_run(ToolServices(model), folder=str(file.parent), loaded=loaded)
     value: Json = None
     try:
         value = loaded.program.run(turn_of(run))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.scripted import OverError, Scripted, ToolHands, failed, says, wants
+from agents.scripted import OverError, Scripted, ToolServices, failed, says, wants
 from plait.agents.budget import estimate_request_tokens
 from plait.agents.messages import (
     NO_PROVIDER,
@@ -54,9 +54,9 @@ def agent(prompt: str = "do it", **fields: Any) -> AgentStep:
 
 
 def talked(
-    conversation: AgentStep, hands: ToolHands, journal: MemoryJournal | None = None, **run: Any
+    conversation: AgentStep, fakes: ToolServices, journal: MemoryJournal | None = None, **run: Any
 ) -> Any:
-    return performed(conversation, new_run(hands, journal, **run))
+    return performed(conversation, new_run(fakes, journal, **run))
 
 
 def value_of(outcome: Any) -> dict[str, Json]:
@@ -69,7 +69,7 @@ def value_of(outcome: Any) -> dict[str, Json]:
 
 
 def test_an_answer_without_calls_is_the_end() -> None:
-    value = value_of(talked(agent(), ToolHands(Scripted(says("fine")))))
+    value = value_of(talked(agent(), ToolServices(Scripted(says("fine")))))
     assert value == {
         "output": "fine",
         "text": "fine",
@@ -89,8 +89,8 @@ def test_what_tools_gave_goes_back_to_the_model_in_its_own_order() -> None:
         return {"n": params["n"]}
 
     model = Scripted(wants(*(("t/x", {"n": n}) for n in range(3)), text="let me see"), says("done"))
-    hands = ToolHands(model, {"t/x": tool})
-    value = value_of(talked(agent(tools=("t/*",)), hands))
+    fakes = ToolServices(model, {"t/x": tool})
+    value = value_of(talked(agent(tools=("t/*",)), fakes))
     assert (value["output"], value["turns"]) == ("done", 2)
     _, second = model.asks
     assert [(m.role, m.text, m.answers, m.failed) for m in second.messages[1:]] == [
@@ -105,7 +105,9 @@ def test_every_question_and_call_is_a_recorded_step() -> None:
     journal = MemoryJournal()
     model = Scripted(wants(("t/x", {}), ("t/y", {})), says("done"))
     talked(
-        agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: "X", "t/y": lambda _: "Y"}), journal
+        agent(tools=("*",)),
+        ToolServices(model, {"t/x": lambda _: "X", "t/y": lambda _: "Y"}),
+        journal,
     )
     ends = {
         event.event.path: event.event
@@ -128,17 +130,17 @@ def test_every_question_and_call_is_a_recorded_step() -> None:
 @given(value=st.one_of(st.sampled_from(PLACEHOLDERS), st.text()))
 def test_what_is_said_arrives_as_it_is(value: str) -> None:
     model = Scripted(wants(("t/x", {"v": value})), says(value))
-    hands = ToolHands(model, {"t/x": lambda params: params["v"]})
-    outcome = value_of(talked(agent(value, system=value, tools=("*",)), hands))
+    fakes = ToolServices(model, {"t/x": lambda params: params["v"]})
+    outcome = value_of(talked(agent(value, system=value, tools=("*",)), fakes))
     assert outcome["output"] == value
-    assert hands.calls == [("t/x", {"v": value})]
+    assert fakes.calls == [("t/x", {"v": value})]
     assert (model.asks[0].messages[0].text, model.asks[0].system) == (value, value)
     assert model.asks[1].messages[-1].text == value
 
 
 def test_a_long_result_is_cut_and_says_so() -> None:
     model = Scripted(wants(("t/x", {})), says("ok"))
-    talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: "é" * (MAX_RESULT + 1)}))
+    talked(agent(tools=("*",)), ToolServices(model, {"t/x": lambda _: "é" * (MAX_RESULT + 1)}))
     assert (
         model.asks[1].messages[-1].text
         == "é" * 50_000 + "\n[cut: 50,000 of 50,001 characters are shown]"
@@ -148,27 +150,29 @@ def test_a_long_result_is_cut_and_says_so() -> None:
 def test_secrets_are_masked_in_what_is_sent_and_in_what_is_recorded() -> None:
     journal = MemoryJournal()
     model = Scripted(wants(("t/x", {})), says("it is hunter2"))
-    hands = ToolHands(model, {"t/x": lambda _: "key hunter2"})
-    told: list[str] = []
+    fakes = ToolServices(model, {"t/x": lambda _: "key hunter2"})
+    reported: list[str] = []
     run = new_run(
-        hands,
+        fakes,
         journal,
         mask=lambda text: text.replace("hunter2", "***"),
         watchers=[
-            lambda one: told.append(one.event.text) if isinstance(one.event, ModelText) else None
+            lambda one: (
+                reported.append(one.event.text) if isinstance(one.event, ModelText) else None
+            )
         ],
     )
     performed(agent("use hunter2", system="never say hunter2", tools=("*",)), run)
     sent = [(ask.system, [message.text for message in ask.messages]) for ask in model.asks]
     assert sent[-1] == ("never say ***", ["use ***", "", "key ***"])
     assert "hunter2" not in repr(list(journal.events()))
-    assert "".join(told) == "it is *** "
+    assert "".join(reported) == "it is *** "
 
 
 def test_the_text_of_a_model_is_heard_while_it_comes_and_not_recorded() -> None:
     journal, heard = MemoryJournal(), []
     run = new_run(
-        ToolHands(Scripted(says("one two"))),
+        ToolServices(Scripted(says("one two"))),
         journal,
         watchers=[lambda one: heard.append(one.event)],
     )
@@ -179,7 +183,7 @@ def test_the_text_of_a_model_is_heard_while_it_comes_and_not_recorded() -> None:
 
 def test_a_dry_run_asks_nobody() -> None:
     model = Scripted(says("no"))
-    run = new_run(ToolHands(model), rehearsing=True)
+    run = new_run(ToolServices(model), dry_run=True)
     performed(agent("look at it"), run)
     assert [
         (one.path, one.kind, one.shown) for one in (run.plan_log.steps if run.plan_log else ())
@@ -208,19 +212,19 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tool", "arguments", "told"), REFUSED)
+@pytest.mark.parametrize(("tool", "arguments", "reported"), REFUSED)
 def test_what_may_not_be_called_is_refused_recorded_and_never_run(
-    tool: str, arguments: Json, told: str
+    tool: str, arguments: Json, reported: str
 ) -> None:
     journal = MemoryJournal()
     model = Scripted(wants((tool, arguments)), says("then not"))
-    hands = ToolHands(
+    fakes = ToolServices(
         model, dict.fromkeys(("t/read", "t/other", "t/raed"), lambda _: "ran"), t__read=SCHEMA
     )
-    value = value_of(talked(agent(tools=("t/read",)), hands, journal))
-    assert (hands.calls, value["output"]) == ([], "then not")
+    value = value_of(talked(agent(tools=("t/read",)), fakes, journal))
+    assert (fakes.calls, value["output"]) == ([], "then not")
     answer = model.asks[1].messages[-1]
-    assert (answer.text, answer.failed, answer.answers) == (told, True, "use-1")
+    assert (answer.text, answer.failed, answer.answers) == (reported, True, "use-1")
     recorded = journal.step("agent/turn:1.call:1")
     assert recorded is not None
     assert isinstance(recorded.outcome, Succeeded)
@@ -229,7 +233,7 @@ def test_what_may_not_be_called_is_refused_recorded_and_never_run(
 
 def test_without_permissions_no_tool_is_offered() -> None:
     model = Scripted(says("ok"))
-    talked(agent(), ToolHands(model, {"t/x": lambda _: 1}))
+    talked(agent(), ToolServices(model, {"t/x": lambda _: 1}))
     assert model.asks[0].tools == ()
 
 
@@ -298,7 +302,9 @@ def test_a_plain_id_can_be_read_in_its_name() -> None:
 def test_a_tool_that_fails_is_a_result_and_not_the_end() -> None:
     model = Scripted(wants(("t/x", {})), says("sorry"))
     value = value_of(
-        talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: failed("t/x", "no disk")}))
+        talked(
+            agent(tools=("*",)), ToolServices(model, {"t/x": lambda _: failed("t/x", "no disk")})
+        )
     )
     assert value["output"] == "sorry"
     answer = model.asks[1].messages[-1]
@@ -310,7 +316,7 @@ def test_a_tool_that_is_refused_is_a_result_too() -> None:
         raise InputError("that is outside the project", fix="stay inside", code="outside")
 
     model = Scripted(wants(("t/x", {})), says("sorry"))
-    value_of(talked(agent(tools=("*",)), ToolHands(model, {"t/x": refuse})))
+    value_of(talked(agent(tools=("*",)), ToolServices(model, {"t/x": refuse})))
     assert (
         model.asks[1].messages[-1].text == "refused: that is outside the project\nfix: stay inside"
     )
@@ -323,7 +329,7 @@ def test_a_tool_that_nobody_trusts_ends_the_run(calls: int) -> None:
 
     model = Scripted(wants(*[("t/x", {})] * calls), says("never"))
     with pytest.raises(TrustError):
-        talked(agent(tools=("*",)), ToolHands(model, {"t/x": refuse}))
+        talked(agent(tools=("*",)), ToolServices(model, {"t/x": refuse}))
     assert len(model.asks) == 1
 
 
@@ -332,17 +338,17 @@ def test_a_tool_that_nobody_trusts_ends_the_run(calls: int) -> None:
 
 def test_an_answer_that_was_cut_off_is_a_failure_and_its_calls_are_not_made() -> None:
     cut = ModelResponse("", (ToolRequest("1", "t__x", {}),), TokenUsage(), "m", "length")
-    hands = ToolHands(Scripted(cut), {"t/x": lambda _: 1})
-    failure = failure_of(talked(agent(tools=("*",), options={"max_tokens": 7}), hands))
+    fakes = ToolServices(Scripted(cut), {"t/x": lambda _: 1})
+    failure = failure_of(talked(agent(tools=("*",), options={"max_tokens": 7}), fakes))
     assert (failure.kind, failure.message) == (
         "length",
         "the model had no room left for its answer (7 tokens): raise options.max_tokens or limits.tokens",
     )
-    assert hands.calls == []
+    assert fakes.calls == []
 
 
 def test_a_model_that_declines_is_a_failure() -> None:
-    failure = failure_of(talked(agent(), ToolHands(Scripted(says("no", ending="refused")))))
+    failure = failure_of(talked(agent(), ToolServices(Scripted(says("no", ending="refused")))))
     assert (failure.kind, failure.message, failure.output["text"]) == (
         "refused",
         "the model declined to answer",
@@ -351,7 +357,7 @@ def test_a_model_that_declines_is_a_failure() -> None:
 
 
 def test_without_a_provider_it_says_what_to_do() -> None:
-    failure = failure_of(talked(agent(), ToolHands(None)))
+    failure = failure_of(talked(agent(), ToolServices(None)))
     assert failure == Failure(NO_PROVIDER, "refused", path="agent")
 
 
@@ -362,7 +368,7 @@ def test_a_provider_that_fails_ends_it_with_what_there_is() -> None:
         )
 
     model = Scripted(wants(("t/x", {})), fails)
-    failure = failure_of(talked(agent(tools=("*",)), ToolHands(model, {"t/x": lambda _: 1})))
+    failure = failure_of(talked(agent(tools=("*",)), ToolServices(model, {"t/x": lambda _: 1})))
     assert (failure.kind, failure.message, failure.path) == ("server_error", "503", "agent/turn:2")
     assert (failure.output["turns"], failure.output["ended"]) == (1, "server_error")
 
@@ -379,13 +385,13 @@ VERDICT = {
 
 @pytest.mark.parametrize("text", ['{"ok": true}', '```json\n{"ok": true}\n```', ' {"ok":true}\n'])
 def test_an_answer_of_the_schema_is_data(text: str) -> None:
-    value = value_of(talked(agent(schema=VERDICT), ToolHands(Scripted(says(text)))))
+    value = value_of(talked(agent(schema=VERDICT), ToolServices(Scripted(says(text)))))
     assert (value["output"], value["data"], value["text"]) == ({"ok": True}, {"ok": True}, text)
 
 
 def test_a_bad_answer_goes_back_with_what_is_wrong_and_the_schema() -> None:
     model = Scripted(says("yes!"), says('{"ok": "yes"}'), says('{"ok": true}'))
-    value = value_of(talked(agent(schema=VERDICT), ToolHands(model)))
+    value = value_of(talked(agent(schema=VERDICT), ToolServices(model)))
     assert (value["data"], value["turns"], value["usage"]["calls"]) == ({"ok": True}, 3, 3)
     first, second = (ask.messages[-1].text.split("\n")[0] for ask in model.asks[1:])
     assert first == "Your answer cannot be used: it is not JSON"
@@ -394,7 +400,7 @@ def test_a_bad_answer_goes_back_with_what_is_wrong_and_the_schema() -> None:
 
 def test_too_many_bad_answers_fail_loudly_with_the_raw_text() -> None:
     model = Scripted(*[says("yes!")] * 3)
-    failure = failure_of(talked(agent(schema=VERDICT, max_output_retries=1), ToolHands(model)))
+    failure = failure_of(talked(agent(schema=VERDICT, max_output_retries=1), ToolServices(model)))
     assert (failure.kind, failure.message, failure.output["text"], len(model.asks)) == (
         "bad_answer",
         "the model gave no answer of the schema, 2 times: it is not JSON",
@@ -430,28 +436,28 @@ def test_a_limit_is_looked_at_before_each_call(
     limits: Limits, asked: int, made: int, message: str
 ) -> None:
     model = Scripted(for_ever)
-    hands = ToolHands(model, {"t/x": lambda _: 1})
-    failure = failure_of(talked(agent(tools=("*",), limits=limits), hands))
+    fakes = ToolServices(model, {"t/x": lambda _: 1})
+    failure = failure_of(talked(agent(tools=("*",), limits=limits), fakes))
     assert (failure.kind, failure.message) == ("limit", message)
-    assert (len(model.asks), len(hands.calls)) == (asked, made)
+    assert (len(model.asks), len(fakes.calls)) == (asked, made)
     assert failure.output["turns"] == asked
     assert failure.output["ended"] in message
 
 
 def test_of_several_calls_as_many_are_made_as_there_is_room_for() -> None:
-    hands = ToolHands(Scripted(wants(*[("t/x", {})] * 3)), {"t/x": lambda _: 1})
-    failure = failure_of(talked(agent(tools=("*",), limits=Limits(steps=2)), hands))
-    assert (failure.kind, len(hands.calls)) == ("limit", 2)
+    fakes = ToolServices(Scripted(wants(*[("t/x", {})] * 3)), {"t/x": lambda _: 1})
+    failure = failure_of(talked(agent(tools=("*",), limits=Limits(steps=2)), fakes))
+    assert (failure.kind, len(fakes.calls)) == ("limit", 2)
 
 
 def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
     model = Scripted(wants(("t/x", {})), says("ok"))
-    hands = ToolHands(model, {"t/x": lambda _: 1})
+    fakes = ToolServices(model, {"t/x": lambda _: 1})
     talked(
         agent(
             tools=("*",), limits=Limits(tokens=100), options={"max_tokens": 90, "temperature": 0}
         ),
-        hands,
+        fakes,
     )
     assert [dict(ask.options) for ask in model.asks] == [
         {"max_tokens": 100 - estimate_request_tokens(model.asks[0]), "temperature": 0},
@@ -460,8 +466,8 @@ def test_the_room_for_an_answer_is_what_is_left_of_the_tokens() -> None:
 
 
 def test_what_is_spent_inside_is_spent_outside() -> None:
-    hands = ToolHands(Scripted(for_ever), {"t/x": lambda _: 1})
-    run = new_run(hands, budget=Budget(Limits(turns=3)))
+    fakes = ToolServices(Scripted(for_ever), {"t/x": lambda _: 1})
+    run = new_run(fakes, budget=Budget(Limits(turns=3)))
     with pytest.raises(LimitExceeded) as caught:
         performed(agent(tools=("*",), limits=Limits(turns=9)), run)
     assert caught.value.failure.message == "the run has reached its limit of 3 turns (3 used)"
@@ -473,7 +479,7 @@ def test_what_is_spent_inside_is_spent_outside() -> None:
 
 def test_what_is_recorded_is_neither_asked_nor_called_again() -> None:
     journal = MemoryJournal()
-    first = ToolHands(
+    first = ToolServices(
         Scripted(wants(("t/x", {"n": 1})), wants(("t/x", {"n": 2}))), {"t/x": lambda _: "r"}
     )
     conversation = agent(tools=("*",))
@@ -481,7 +487,7 @@ def test_what_is_recorded_is_neither_asked_nor_called_again() -> None:
         OverError
     ):  # the script is over: the process dies while it asks a third time
         talked(conversation, first, journal)
-    second = ToolHands(Scripted(says("done")), {"t/x": lambda _: "r"})
+    second = ToolServices(Scripted(says("done")), {"t/x": lambda _: "r"})
     value = value_of(talked(conversation, second, journal.reopen()))
     assert (value["output"], value["turns"], value["usage"]["input"]) == ("done", 3, 30)
     assert second.calls == []
@@ -516,8 +522,8 @@ def test_of_parallel_calls_only_those_are_repeated_that_were_not_recorded() -> N
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        talked(conversation, ToolHands(Scripted(uses), {"t/a": a, "t/b": b}), journal)
-    again = ToolHands(Scripted(says("done")), {"t/a": dies, "t/b": lambda _: "B"})
+        talked(conversation, ToolServices(Scripted(uses), {"t/a": a, "t/b": b}), journal)
+    again = ToolServices(Scripted(says("done")), {"t/a": dies, "t/b": lambda _: "B"})
     assert value_of(talked(conversation, again, journal.reopen()))["output"] == "done"
     assert again.calls == [("t/b", {})]
 
@@ -527,10 +533,10 @@ def test_remembered_turns_count_towards_the_limits() -> None:
     tools = {"t/x": lambda _: 1}
     script = Scripted(wants(("t/x", {})), wants(("t/x", {})))
     with pytest.raises(OverError):
-        talked(agent(tools=("*",), limits=Limits(turns=9)), ToolHands(script, tools), journal)
+        talked(agent(tools=("*",), limits=Limits(turns=9)), ToolServices(script, tools), journal)
     again = Scripted(for_ever)
     outcome = talked(
-        agent(tools=("*",), limits=Limits(turns=3)), ToolHands(again, tools), journal.reopen()
+        agent(tools=("*",), limits=Limits(turns=3)), ToolServices(again, tools), journal.reopen()
     )
     assert (failure_of(outcome).kind, len(again.asks)) == ("limit", 1)
 
@@ -538,11 +544,15 @@ def test_remembered_turns_count_towards_the_limits() -> None:
 def test_a_run_that_reached_its_limit_goes_on_with_a_higher_one() -> None:
     journal, tools = MemoryJournal(), {"t/x": lambda _: 1}
     first = agent(tools=("*",), limits=Limits(turns=1))
-    assert failure_of(talked(first, ToolHands(Scripted(for_ever), tools), journal)).kind == "limit"
+    assert (
+        failure_of(talked(first, ToolServices(Scripted(for_ever), tools), journal)).kind == "limit"
+    )
     higher = Scripted(says("done"))
     value = value_of(
         talked(
-            agent(tools=("*",), limits=Limits(turns=5)), ToolHands(higher, tools), journal.reopen()
+            agent(tools=("*",), limits=Limits(turns=5)),
+            ToolServices(higher, tools),
+            journal.reopen(),
         )
     )
     assert (value["turns"], len(higher.asks)) == (2, 1)
@@ -551,10 +561,10 @@ def test_a_run_that_reached_its_limit_goes_on_with_a_higher_one() -> None:
 def test_another_prompt_is_a_change_that_a_person_has_to_accept() -> None:
     journal, tools = MemoryJournal(), {"t/x": lambda _: 1}
     with pytest.raises(OverError):
-        talked(agent(tools=("*",)), ToolHands(Scripted(wants(("t/x", {}))), tools), journal)
+        talked(agent(tools=("*",)), ToolServices(Scripted(wants(("t/x", {}))), tools), journal)
     with pytest.raises(InputError) as caught:
         talked(
-            agent("other", tools=("*",)), ToolHands(Scripted(says("x")), tools), journal.reopen()
+            agent("other", tools=("*",)), ToolServices(Scripted(says("x")), tools), journal.reopen()
         )
     assert caught.value.code == "changed"
 
@@ -569,10 +579,10 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
     with pytest.raises(KeyboardInterrupt):
         talked(
             conversation,
-            ToolHands(Scripted(wants(("pay/out", {"sum": 3}))), {"pay/out": dies}),
+            ToolServices(Scripted(wants(("pay/out", {"sum": 3}))), {"pay/out": dies}),
             journal,
         )
-    again = ToolHands(Scripted(says("done")), {"pay/out": lambda _: 1})
+    again = ToolServices(Scripted(says("done")), {"pay/out": lambda _: 1})
     with pytest.raises(InputError) as caught:
         talked(conversation, again, journal.reopen())
     assert (caught.value.code, again.calls) == ("once", [])
@@ -590,7 +600,7 @@ def test_what_may_be_called_only_once_is_asked_about() -> None:
 # ── agents inside agents ─────────────────────────────────────────────────
 
 
-class Nested(ToolHands):
+class Nested(ToolServices):
     """A tool that is an agent of its own, performed below the call."""
 
     child: AgentStep
@@ -616,11 +626,11 @@ def test_a_child_has_at_most_what_its_parent_has() -> None:
     model = Scripted(
         wants(("sub", {})), wants(("t/x", {}), ("t/y", {})), says("inner"), says("outer")
     )
-    hands = Nested(model, {"sub": lambda _: "never", "t/x": lambda _: "X", "t/y": lambda _: "Y"})
-    hands.child = AgentStep("agent", "child", "help", tools=("*",))
-    value = value_of(talked(agent(tools=("sub", "t/x")), hands, journal))
+    fakes = Nested(model, {"sub": lambda _: "never", "t/x": lambda _: "X", "t/y": lambda _: "Y"})
+    fakes.child = AgentStep("agent", "child", "help", tools=("*",))
+    value = value_of(talked(agent(tools=("sub", "t/x")), fakes, journal))
     assert [offer.tool_id for offer in model.asks[1].tools] == ["sub", "t/x"]
-    assert [call[0] for call in hands.calls] == ["t/x"]
+    assert [call[0] for call in fakes.calls] == ["t/x"]
     assert model.asks[2].messages[-1].text.startswith("refused: there is no tool of this name")
     assert value["output"] == "outer"
     assert journal.step("agent/turn:1.call:1/agent/turn:1") is not None
@@ -628,13 +638,13 @@ def test_a_child_has_at_most_what_its_parent_has() -> None:
 
 def test_agents_inside_one_another_are_limited_by_the_outermost() -> None:
     model = Scripted(lambda _: wants(("sub", {}), text="deeper"))
-    hands = Nested(model, {"sub": lambda _: "never"})
-    hands.child = AgentStep("agent", "child", "help", tools=("*",))
-    failure = failure_of(talked(agent(tools=("*",), limits=Limits(depth=2, turns=9)), hands))
+    fakes = Nested(model, {"sub": lambda _: "never"})
+    fakes.child = AgentStep("agent", "child", "help", tools=("*",))
+    failure = failure_of(talked(agent(tools=("*",), limits=Limits(depth=2, turns=9)), fakes))
     assert failure.message == "'review' has reached its limit of 9 turns (9 used)"
-    told = [message.text for ask in model.asks for message in ask.messages if message.failed]
+    reported = [message.text for ask in model.asks for message in ask.messages if message.failed]
     assert "limit: 'review' has reached its limit of 2 depth (3 used)" in [
-        one.split("\n")[0] for one in told
+        one.split("\n")[0] for one in reported
     ]
 
 
@@ -646,10 +656,10 @@ def test_a_person_may_permit_what_nobody_has_permitted() -> None:
         return tool_id == "t/x"
 
     model = Scripted(wants(("t/x", {"n": 1}), ("t/y", {}), ("t/z", {})), says("ok"))
-    hands = ToolHands(model, {"t/x": lambda _: "X", "t/y": lambda _: "Y", "t/z": lambda _: "Z"})
-    talked(agent(tools=("t/z",), consent=consent), hands)
+    fakes = ToolServices(model, {"t/x": lambda _: "X", "t/y": lambda _: "Y", "t/z": lambda _: "Z"})
+    talked(agent(tools=("t/z",), consent=consent), fakes)
     assert sorted(asked) == ["t/x {'n': 1}", "t/y {}"]
-    assert sorted(call[0] for call in hands.calls) == ["t/x", "t/z"]
+    assert sorted(call[0] for call in fakes.calls) == ["t/x", "t/z"]
     assert [message.text for message in model.asks[1].messages[2:]] == [
         "X",
         "refused: 't/y' may not be called here",
@@ -659,21 +669,21 @@ def test_a_person_may_permit_what_nobody_has_permitted() -> None:
 
 def test_what_was_said_before_comes_before_the_prompt() -> None:
     model = Scripted(says("ok"))
-    talked(agent(before=(Message("user", "a"), Message("assistant", "b"))), ToolHands(model))
+    talked(agent(before=(Message("user", "a"), Message("assistant", "b"))), ToolServices(model))
     assert [message.text for message in model.asks[0].messages] == ["a", "b", "do it"]
 
 
-def test_offers_are_those_of_the_hands() -> None:
+def test_offers_are_those_of_the_fakes() -> None:
     model = Scripted(says("ok"))
     talked(
         agent(tools=("t/*",)),
-        ToolHands(model, {"t/x": lambda _: 1, "u/y": lambda _: 2}, t__x=SCHEMA),
+        ToolServices(model, {"t/x": lambda _: 1, "u/y": lambda _: 2}, t__x=SCHEMA),
     )
     assert model.asks[0].tools == (ToolOffer("t__x", "does t/x", SCHEMA, "t/x"),)
 
 
 def test_a_turn_of_its_own_is_no_agent_above() -> None:
-    run = new_run(ToolHands(Scripted(says("ok"))))
+    run = new_run(ToolServices(Scripted(says("ok"))))
     performed(agent(), run)
     assert run.shared(AgentScopes) == {}
     assert turn_of(run).path == ""
@@ -682,20 +692,20 @@ def test_a_turn_of_its_own_is_no_agent_above() -> None:
 def test_a_hook_may_end_the_run_before_a_call() -> None:
     guard = Hook("guard", "tool_call", verb="abort", why="too risky")
     model = Scripted(wants(("t/x", {})), says("never"))
-    hands = ToolHands(model, {"t/x": lambda _: 1})
-    run = new_run(hands, hooks=HookRunner([guard], call=lambda *_: FunctionAction(lambda _: {})))
+    fakes = ToolServices(model, {"t/x": lambda _: 1})
+    run = new_run(fakes, hooks=HookRunner([guard], call=lambda *_: FunctionAction(lambda _: {})))
     with pytest.raises(Aborted) as caught:
         performed(agent(tools=("*",)), run)
-    assert (str(caught.value), hands.calls) == ("the hook 'guard' says abort: too risky", [])
+    assert (str(caught.value), fakes.calls) == ("the hook 'guard' says abort: too risky", [])
 
 
 def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
     guard = Hook("guard", "tool_call", verb="skip", why="not now")
     model = Scripted(wants(("t/x", {})), says("then not"))
-    hands = ToolHands(model, {"t/x": lambda _: 1})
-    run = new_run(hands, hooks=HookRunner([guard], call=lambda *_: FunctionAction(lambda _: {})))
+    fakes = ToolServices(model, {"t/x": lambda _: 1})
+    run = new_run(fakes, hooks=HookRunner([guard], call=lambda *_: FunctionAction(lambda _: {})))
     assert value_of(performed(agent(tools=("*",)), run))["output"] == "then not"
-    assert hands.calls == []
+    assert fakes.calls == []
     assert (
         model.asks[1].messages[-1].text
         == "refused: it was not called: the hook 'guard' says skip: not now"
@@ -708,7 +718,7 @@ def test_an_answer_after_which_a_hook_ends_the_run_is_recorded() -> None:
         [Hook("stop", "turn_finished", verb="abort", why="enough")],
         call=lambda *_: FunctionAction(lambda _: {}),
     )
-    run = new_run(ToolHands(Scripted(says("paid for"))), journal, hooks=hooks)
+    run = new_run(ToolServices(Scripted(says("paid for"))), journal, hooks=hooks)
     with pytest.raises(Aborted):
         performed(agent(), run)
     assert journal.step("agent/turn:1") is not None
@@ -717,8 +727,8 @@ def test_an_answer_after_which_a_hook_ends_the_run_is_recorded() -> None:
 def test_progress_knows_turns_tokens_and_cost() -> None:
     journal = MemoryJournal()
     model = Scripted(wants(("sub", {})), says("inner"), says("outer"))
-    hands = Nested(model, {"sub": lambda _: "never"})
-    hands.child = AgentStep("agent", "child", "help")
+    fakes = Nested(model, {"sub": lambda _: "never"})
+    fakes.child = AgentStep("agent", "child", "help")
     seen: list[tuple[int, int, float]] = []
     progress = Progress()
 
@@ -728,7 +738,7 @@ def test_progress_knows_turns_tokens_and_cost() -> None:
             (step,) = [one for one in progress._running if one.path == "agent"]
             seen.append((step.usage.turns, step.usage.tokens, step.usage.cost))
 
-    run = new_run(hands, journal, watchers=[watch])
+    run = new_run(fakes, journal, watchers=[watch])
     performed(agent(tools=("sub",)), run)
     assert seen == [(1, 15, 0.25), (2, 30, 0.5), (3, 45, 0.75)]
     assert (progress.usage.turns, progress.usage.tokens, progress.usage.cost) == (3, 45, 0.75)
@@ -737,12 +747,12 @@ def test_progress_knows_turns_tokens_and_cost() -> None:
 
 def test_what_agents_inside_a_remembered_call_took_counts_towards_the_limits() -> None:
     journal = MemoryJournal()
-    hands = Nested(Scripted(wants(("sub", {})), says("inner")), {"sub": lambda _: "never"})
-    hands.child = AgentStep("agent", "child", "help")
+    fakes = Nested(Scripted(wants(("sub", {})), says("inner")), {"sub": lambda _: "never"})
+    fakes.child = AgentStep("agent", "child", "help")
     with pytest.raises(OverError):
-        talked(agent(tools=("sub",), limits=Limits(turns=9)), hands, journal)
+        talked(agent(tools=("sub",), limits=Limits(turns=9)), fakes, journal)
     again = Nested(Scripted(says("never asked")), {"sub": lambda _: "never"})
-    again.child = hands.child
+    again.child = fakes.child
     failure = failure_of(
         talked(agent(tools=("sub",), limits=Limits(turns=2)), again, journal.reopen())
     )

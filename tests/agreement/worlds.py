@@ -31,7 +31,7 @@ from plait.template.nodes import ContextPlaceholder, Path, placeholders
 from plait.template.template import Template
 from plait.tools.call import ToolResult
 from plait.tools.invocation import PrimitiveResult
-from program.fakes import FakeHands, FakeModel, Finished, new_run
+from program.fakes import FakeModel, FakeServices, Finished, new_run
 
 Place = tuple[int, int]
 """The line and column of a hole."""
@@ -62,10 +62,16 @@ class Seen:
 
     def ask(self, template: Template, scope: Scope) -> None:
         for leaf in template.leaves() if self.is_first_round else ():
-            for hole in placeholders(leaf.program.parts):
-                path = hole.alternatives[0].origin if isinstance(hole, ContextPlaceholder) else None
+            for placeholder in placeholders(leaf.program.parts):
+                path = (
+                    placeholder.alternatives[0].origin
+                    if isinstance(placeholder, ContextPlaceholder)
+                    else None
+                )
                 if isinstance(path, Path):
-                    self._note(Span(leaf.source, hole.start, hole.end).position, path, scope)
+                    self._note(
+                        Span(leaf.source, placeholder.start, placeholder.end).position, path, scope
+                    )
 
     def _note(self, place: Place, path: Path, scope: Scope) -> None:
         if place in self._reached:
@@ -90,10 +96,10 @@ class World:
         self.lacking = (0.0, 0.5, 0.9)[number % 3]
         self._frail: dict[str, bool] = {}
 
-    def hands(self) -> FakeHands:
-        hands = _Hands(self.shell, self.call, self.request, model=_Model(self.fails))
-        hands.checked, hands.fails = self.checked, self.fails
-        return hands
+    def fakes(self) -> FakeServices:
+        fakes = _Services(self.shell, self.call, self.request, model=_Model(self.fails))
+        fakes.checked, fakes.fails = self.checked, self.fails
+        return fakes
 
     def shell(self, script: str) -> Finished:
         prints, command = script.split()[1:3]
@@ -135,7 +141,7 @@ PRINTED = {
 }
 
 
-class _Hands(FakeHands):
+class _Services(FakeServices):
     """Every file holds what a check would write into it."""
 
     checked: Callable[[], bytes]
@@ -216,7 +222,7 @@ def _live(loaded: LoadedFlow, world: World, folder: File, patch: pytest.MonkeyPa
         return world.holds()
 
     patch.setattr(Expression, "holds", holds)
-    run = new_run(world.hands(), folder=str(folder))
+    run = new_run(world.fakes(), folder=str(folder))
     scope = loaded.scope("r1", started="now")
     try:
         loaded.program.run(StepContext(run, "", scope, directory="/project"))

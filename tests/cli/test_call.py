@@ -78,7 +78,7 @@ def test_what_a_tool_gives_cannot_drive_a_terminal(body: str, printed: str, trus
     assert ("\x9b" in piped.stdout.decode()) == ("009b" in printed)
 
 
-def test_what_a_tool_printed_beyond_the_limits_is_told(
+def test_what_a_tool_printed_beyond_the_limits_is_reported(
     trusted: Path, home: Path, capsys: Capsys
 ) -> None:
     config = "version: '1'\nexecutor_id: core/primitives/subprocess\nconfig: {{command: sh, max_output: 9, args: [-c, '{}']}}\n"
@@ -94,8 +94,8 @@ def test_what_a_tool_printed_beyond_the_limits_is_told(
     )
     assert main(["call", "err"]) == 0
     [second] = set(folder.iterdir()) - {first}
-    told = f"note: it wrote more to standard error than is kept; all of it is in {second}\n"
-    assert capsys.readouterr() == ("ok\n", told)
+    reported = f"note: it wrote more to standard error than is kept; all of it is in {second}\n"
+    assert capsys.readouterr() == ("ok\n", reported)
 
 
 FAILURES = [
@@ -259,7 +259,9 @@ def test_bad_input_is_refused_before_anything_runs(
 
 
 @pytest.mark.usefixtures("trusted")
-def test_all_violations_of_a_schema_are_told_at_once_and_no_value_is_quoted(capsys: Capsys) -> None:
+def test_all_violations_of_a_schema_are_reported_at_once_and_no_value_is_quoted(
+    capsys: Capsys,
+) -> None:
     params = json.dumps({"week": SECRET, "name": 1, "wek": SECRET})
     assert main(["call", "team/report", "--params", params]) == 2
     said = capsys.readouterr().err

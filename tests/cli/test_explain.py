@@ -78,7 +78,7 @@ HOLES = [
 
 
 @pytest.mark.parametrize(("template", "profile", "values", "expected"), HOLES)
-def test_each_hole_says_what_answers_it(
+def test_each_placeholder_says_what_answers_it(
     template: str,
     profile: str,
     values: dict[str, Any],

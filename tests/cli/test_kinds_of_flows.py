@@ -239,7 +239,7 @@ def test_an_ensemble_in_plain_lines_is_its_tasks_and_what_their_agents_do() -> N
     ]
 
 
-def test_the_turns_of_many_items_are_counted_and_not_told() -> None:
+def test_the_turns_of_many_items_are_counted_and_not_reported() -> None:
     story: Story = [
         (0.0, opened(("map", 1))),
         (0.0, begun("map", "map", "map")),

@@ -278,7 +278,7 @@ def test_a_missing_name_is_an_error_unless_it_is_to_be_kept(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert "name" in told.err + told.out
+    reported = capsys.readouterr()
+    assert "name" in reported.err + reported.out
     if arguments[0] == "render":
         assert main([*arguments, "--lenient"]) == 0

@@ -107,7 +107,7 @@ def test_strict_names_what_is_missing(capsys: Capsys) -> None:
     )
 
 
-def test_a_variable_of_the_shell_is_told_how_it_is_written(capsys: Capsys) -> None:
+def test_a_variable_of_the_shell_is_reported_how_it_is_written(capsys: Capsys) -> None:
     assert main(["sh", "echo ${HOME}"]) == 2
     assert capsys.readouterr().err.endswith(
         "fix: a variable of the shell is written $HOME; known here: env, uuid\n"

@@ -175,7 +175,7 @@ def test_the_stages_run_in_their_order_and_none_reads_what_another_has_put_in(
     ]  # fmt: skip
 
 
-def test_a_model_cannot_put_a_hole_into_what_a_later_stage_reads(
+def test_a_model_cannot_put_a_placeholder_into_what_a_later_stage_reads(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.write(".ai/tools/demo/shown.yaml", SHOWN)
@@ -198,5 +198,5 @@ def test_a_model_cannot_put_a_hole_into_what_a_later_stage_reads(
             "Go {input:q}.",
             {"q": "secret"},
         )
-        told = server.asked(1)["messages"][-1]["content"]
-    assert told == "eu|${REGION} {path}|{input:q}|${state.note}|d|x{unknown}|${state.note}|"
+        reported = server.asked(1)["messages"][-1]["content"]
+    assert reported == "eu|${REGION} {path}|{input:q}|${state.note}|d|x{unknown}|${state.note}|"

@@ -310,7 +310,7 @@ def test_a_file_called_like_a_default_is_named_by_its_directory(
     assert world.render("${file:./-d}") == "the file"
 
 
-def test_an_argument_may_hold_holes_and_braces(world: World, tmp_path: Path) -> None:
+def test_an_argument_may_hold_placeholders_and_braces(world: World, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A")
     assert world.render("${file:${name}.txt}", name="a") == "A"
     assert world.render("${cmd:awk '{print}' x}") == "output 1"

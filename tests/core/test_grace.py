@@ -92,9 +92,9 @@ def by_tool(folder: Path) -> str:
 
 
 def by_step(folder: Path) -> str:
-    hands = LocalProcesses(str(folder))
+    fakes = LocalProcesses(str(folder))
     with pytest.raises(ProcessError) as caught:
-        hands.shell(
+        fakes.shell(
             BoundScript(SLOW, {}, (), "slow"),
             shell="sh",
             cwd=str(folder),

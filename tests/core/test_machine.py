@@ -240,11 +240,11 @@ def test_plait_below_a_limit_works_or_says_which_and_is_resumed_without_it(
     ends = [one for one in map(json.loads, ended.stdout.splitlines()) if is_end_of_item(one)]
     assert [one for one in ends if one["status"] != "done"] == []
     recorded = [one["path"][-1] for one in ends]
-    code, told = unbound("resume", "last", "--quiet")
-    if "there is no run yet" in told:
+    code, reported = unbound("resume", "last", "--quiet")
+    if "there is no run yet" in reported:
         assert (ended.returncode, (project / "did").exists()) == (1, False)
-        code, told = unbound("run", "flow.yaml", "--quiet")
-    assert code == 0, told
+        code, reported = unbound("run", "flow.yaml", "--quiet")
+    assert code == 0, reported
     assert (project / "result").read_text() == "123456"
     did = (project / "did").read_text().split()
     assert [one for one in recorded if did.count(one) != 1] == []

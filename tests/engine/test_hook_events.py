@@ -63,7 +63,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return made
 
 
-class Told:
+class Reported:
     """A condition that never holds, and keeps what it is asked about."""
 
     def __init__(self) -> None:
@@ -77,24 +77,24 @@ class Told:
         return [names for names in self.names if names["event"] == event]
 
 
-def told_by(place: Place, text: str) -> Told:
-    path, told = place.write("flow.yaml", text), Told()
-    condition: Expression = told  # type: ignore[assignment]  # all that a hook asks of it
+def reported_by(place: Place, text: str) -> Reported:
+    path, reported = place.write("flow.yaml", text), Reported()
+    condition: Expression = reported  # type: ignore[assignment]  # all that a hook asks of it
     hooks = tuple(Hook(event, event, verb="abort", condition=condition) for event in HOOK_EVENTS)
     loaded = load_file(str(path), project=str(place.root), environ=os.environ)
     loaded = replace(loaded, program=replace(loaded.program, hooks=hooks))
     run_program(loaded, {}, project=str(place.root))
-    return told
+    return reported
 
 
 def test_every_event_tells_the_names_and_shapes_that_its_table_promises(place: Place) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
-    told = told_by(place, WORKFLOW)
-    told.names += told_by(place, "steps: [{shell: echo one}]").names  # this one ends well
+    reported = reported_by(place, WORKFLOW)
+    reported.names += reported_by(place, "steps: [{shell: echo one}]").names  # this one ends well
     script(place, ("hello", "hi"))
-    told.names += told_by(place, "steps: [{prompt: hello}]").names
-    assert {names["event"] for names in told.names} == set(HOOK_EVENTS)
-    for names in told.names:
+    reported.names += reported_by(place, "steps: [{prompt: hello}]").names
+    assert {names["event"] for names in reported.names} == set(HOOK_EVENTS)
+    for names in reported.names:
         moment = HOOK_EVENTS[str(names["event"])]
         promised = {*ALWAYS, *moment.names}
         path = f"{names['path']}/"
@@ -108,9 +108,9 @@ def test_every_event_tells_the_names_and_shapes_that_its_table_promises(place: P
             assert not fields or set(names[name]) <= set(fields), (moment.name, name)
 
 
-def test_what_happens_inside_a_graph_is_told_with_its_state_and_the_item(place: Place) -> None:
-    told = told_by(place, GRAPH)
-    began = {str(names["path"]): names["state"] for names in told.of("step_started")}
+def test_what_happens_inside_a_graph_is_reported_with_its_state_and_the_item(place: Place) -> None:
+    reported = reported_by(place, GRAPH)
+    began = {str(names["path"]): names["state"] for names in reported.of("step_started")}
     assert began == {
         "nodes/a": {"n": 1},
         "nodes/each": {"n": 2},
@@ -119,7 +119,7 @@ def test_what_happens_inside_a_graph_is_told_with_its_state_and_the_item(place: 
     }
     assert sorted(began["nodes/c"]) == ["_last_error", "n"]
     for event in ("item_started", "item_finished"):
-        assert [(names["item"], names["state"]) for names in told.of(event)] == [
+        assert [(names["item"], names["state"]) for names in reported.of(event)] == [
             (1, {"n": 2}),
             (2, {"n": 2}),
         ]
@@ -127,19 +127,19 @@ def test_what_happens_inside_a_graph_is_told_with_its_state_and_the_item(place: 
 
 def test_what_agents_tell_says_which_question_which_tool_and_with_what(place: Place) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
-    told = told_by(place, "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]")
-    assert [names["turn"] for names in told.of("turn_started")] == [1, 2]
-    assert [names["turn"] for names in told.of("turn_finished")] == [1, 2]
-    (call,), (result,) = told.of("tool_call"), told.of("tool_result")
+    reported = reported_by(place, "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]")
+    assert [names["turn"] for names in reported.of("turn_started")] == [1, 2]
+    assert [names["turn"] for names in reported.of("turn_finished")] == [1, 2]
+    (call,), (result,) = reported.of("tool_call"), reported.of("tool_result")
     for names in (call, result):
         assert (names["turn"], names["tool"], names["params"]) == (1, "demo/echo", {"n": 1})
-        assert names["step"] == told.of("step_started")[-1]["step"]
+        assert names["step"] == reported.of("step_started")[-1]["step"]
 
 
 def test_a_plain_prompt_is_one_question(place: Place) -> None:
     script(place, ("hello", "hi"))
-    told = told_by(place, "steps: [{prompt: hello}]")
-    (began,), (ended,) = told.of("turn_started"), told.of("turn_finished")
+    reported = reported_by(place, "steps: [{prompt: hello}]")
+    (began,), (ended,) = reported.of("turn_started"), reported.of("turn_finished")
     assert (began["path"], began["turn"], ended["result"]["output"]) == ("steps/0/turn:1", 1, "hi")
     ran = place.done(
         "hooks: [{id: no, event: turn_started, verb: skip}]\nsteps: [{prompt: never}]\n"

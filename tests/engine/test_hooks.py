@@ -357,7 +357,7 @@ MISUSED = [
 
 
 @pytest.mark.parametrize(("event", "said", "why"), MISUSED)
-def test_a_verdict_that_means_nothing_is_told_and_not_ignored(
+def test_a_verdict_that_means_nothing_is_reported_and_not_ignored(
     event: str, said: Json, why: str
 ) -> None:
     run = new_run([calling("odd", event)], Tools(odd=said))
@@ -555,11 +555,11 @@ def test_a_no_is_asked_for_again_by_whoever_resumes(verb: str) -> None:
     assert tools.names == ["t", "t"]
 
 
-def test_a_step_that_fails_in_another_life_is_told_again() -> None:
+def test_a_step_that_fails_in_another_run_attempt_is_reported_again() -> None:
     journal, tools = MemoryJournal(), Tools()
     hooks = [calling("t", "step_failed")]
-    for life in (journal, journal.reopen()):
-        done(Fake([BROKEN]), new_run(hooks, tools, life))
+    for run_attempt in (journal, journal.reopen()):
+        done(Fake([BROKEN]), new_run(hooks, tools, run_attempt))
     assert tools.names == ["t", "t"]
 
 
@@ -583,11 +583,11 @@ def test_a_run_that_is_cut_anywhere_ends_as_if_it_had_not_been(
     ]
     answers = [*[BROKEN] * failing, "fine"]
     uncut, journal = _Cut(1000), MemoryJournal()
-    whole = _life(answers, hooks, most, uncut, MemoryJournal())
+    whole = _run_attempt(answers, hooks, most, uncut, MemoryJournal())
     try:
-        again = _life(answers, hooks, most, _Cut(cut), journal)
+        again = _run_attempt(answers, hooks, most, _Cut(cut), journal)
     except KeyboardInterrupt:
-        again = _life(answers, hooks, most, uncut, journal.reopen())
+        again = _run_attempt(answers, hooks, most, uncut, journal.reopen())
     assert again == whole
 
 
@@ -609,7 +609,7 @@ class _Cut:
         return acted
 
 
-def _life(
+def _run_attempt(
     answers: list[Any], hooks: list[Hook], most: int, cut: _Cut, journal: MemoryJournal
 ) -> Outcome:
     said = {"before": None, "again": {"verb": "retry", "max_retries": most}, "behind": None}

@@ -183,7 +183,7 @@ def test_limits_are_read_from_a_map_and_written_to_one() -> None:
 # ── earlier lives ────────────────────────────────────────────────────────
 
 
-class Told:
+class Reported:
     """A journal of ends, each with the time when it was written down."""
 
     def __init__(self, *ends: tuple[float, StepFinished]) -> None:
@@ -204,7 +204,7 @@ def end(path: str, *, at: float = 0, took: float = 0, **used: float) -> tuple[fl
 
 
 def earlier(*ends: tuple[float, StepFinished], **given: int) -> PriorUsage:
-    journal: Any = Told(*ends)
+    journal: Any = Reported(*ends)
     return PriorUsage(journal, **given)
 
 
@@ -243,7 +243,7 @@ def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> Non
     assert [path for path in paths if known.has_step(path)] == ["steps/1", "steps/2/turn:1.call:1"]
 
 
-def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_this_life_left_out() -> (
+def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_this_run_attempt_left_out() -> (
     None
 ):
     ends = [end("a", turns=1, spend=0.1), end("a", turns=1, spend=0.2), end("a", turns=1)]

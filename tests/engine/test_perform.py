@@ -767,13 +767,13 @@ LAST_FAILURES = [
 
 
 @pytest.mark.parametrize(("held", "policy", "said", "fix"), LAST_FAILURES)
-def test_a_failure_at_which_the_journal_could_not_go_on_is_told(
+def test_a_failure_at_which_the_journal_could_not_go_on_is_reported(
     held: bool, policy: Policy, said: str, fix: str
 ) -> None:
     failed = step("a", failing("no room for big1\nfix: make room there"))
     with pytest.raises(JournalError) as raised:
         performed(replace(failed, policy=policy), new_run(journal=Full(has_last=held)))
-    told = f"journal.db: the journal cannot be used: the disk is full{said}\nfix: {fix}"
-    assert str(raised.value) == told
+    reported = f"journal.db: the journal cannot be used: the disk is full{said}\nfix: {fix}"
+    assert str(raised.value) == reported
     with pytest.raises(JournalError, match=r"is full\nfix"):
         performed(step("a", saying("x")), new_run(journal=Full()))

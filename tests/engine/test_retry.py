@@ -29,7 +29,7 @@ DELAYS: list[tuple[Retry, list[float]]] = [
 
 
 @pytest.mark.parametrize(("retry", "pauses"), DELAYS)
-def test_pauses_grow_as_they_are_told_to(retry: Retry, pauses: list[float]) -> None:
+def test_pauses_grow_as_they_are_reported_to(retry: Retry, pauses: list[float]) -> None:
     assert list(retry.delays(Random(0))) == pauses
 
 

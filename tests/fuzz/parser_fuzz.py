@@ -192,8 +192,8 @@ def outcome(text: str, profile: str) -> str:
             end = part.end
     for flaw in parsed.flaws:
         assert 0 <= flaw.start < flaw.end <= len(text), flaw
-    for hole in placeholders(parsed.parts):
-        assert text[hole.start] in "${", hole
+    for placeholder in placeholders(parsed.parts):
+        assert text[placeholder.start] in "${", placeholder
     return "parts" if end else "text"
 
 

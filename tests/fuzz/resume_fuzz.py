@@ -31,10 +31,10 @@ def run(runs: int, seed: int) -> tuple[int, int]:
             lives += story.lives
             if story.found:
                 wrong += 1
-                print(f"seed {number}:", *story.found, "where", *story.told, sep="\n  ")
+                print(f"seed {number}:", *story.found, "where", *story.reported, sep="\n  ")
                 print(Path(folder, "project/flow.yaml").read_text())
             elif runs == 1:
-                print(*story.told, sep="\n")
+                print(*story.reported, sep="\n")
     return lives, wrong
 
 

@@ -157,7 +157,7 @@ class Author:
         self.text("case ")
         self.word_of(value)
         self.text(" in x")
-        self.hole(value)
+        self.placeholder(value)
         self.text(" | y*) " + CALL + "B;; (")
         self.word_of(value)
         self.text(") " + CALL + "C;; *) " + CALL + "D;; esac\n")
@@ -223,18 +223,18 @@ class Author:
     def comment(self) -> None:
         self.text(CALL + "K # it's \" ` $( ")
         self.expect("K")
-        self.hole(self.hostile())
+        self.placeholder(self.hostile())
         self.text("\n")
 
     def cut(self) -> None:
         """What `%` and `#` cut off is the value, not a pattern."""
         value = self.hostile()
         self.text("v=head")
-        self.hole(value)
+        self.placeholder(value)
         self.text("\n" + CALL + "P ")
         before, after = self.random.choice([('"${v%', '}"'), ("${v%", "}"), ('"${v%%', '}"')])
         self.text(before)
-        self.hole(value)
+        self.placeholder(value)
         self.text(after)
         self.expect("P", "head")
         self.end()
@@ -242,17 +242,17 @@ class Author:
     def spread(self) -> None:
         items = [self.hostile() for _ in range(self.random.randint(0, 3))]
         self.text(CALL + "M ")
-        self.hole(items)
+        self.placeholder(items)
         self.expect("M", *items)
         self.end()
 
     def array(self) -> None:
         items = [self.hostile() for _ in range(self.random.randint(0, 3))]
         self.text("a=( ")
-        self.hole(items)
+        self.placeholder(items)
         self.text("\n # it's\n x")
         value = self.hostile()
-        self.hole(value)
+        self.placeholder(value)
         self.text(" )\n" + CALL + 'Y "${a[@]}"')
         self.expect("Y", *items, "x" + value)
         self.end()
@@ -273,7 +273,7 @@ class Author:
         self.text("printf %s x > ")
         self.word_of(name)
         self.text("; cat < ")
-        self.hole(name)
+        self.placeholder(name)
         self.text("; printf '\\0'\n")
         self.expect("x")
 
@@ -294,7 +294,7 @@ class Author:
     def quoted_default(self) -> None:
         value = self.hostile()
         self.text(': "${fresh:=')
-        self.hole(value)
+        self.placeholder(value)
         self.text('}"; ' + CALL + 'E "$fresh"; unset fresh')
         self.expect("E", value)
         self.end()
@@ -302,7 +302,7 @@ class Author:
     def prefixed(self) -> None:
         value = self.hostile()
         self.text(self.random.choice(["env A=", "A="]))
-        self.hole(value)
+        self.placeholder(value)
         self.text(" env B='x y' nice -n 0 " + PRINTF + " '%s\\0' W ")
         self.expect("W", self.word())
         self.end()
@@ -312,7 +312,7 @@ class Author:
             return self.arguments()
         value = self.hostile() + "x\n" * self.random.choice([50_000, 80_000]) + self.hostile()
         self.text("cat <<END\n")
-        self.hole(value)
+        self.placeholder(value)
         self.text("\nEND\nprintf '\\0'\n")
         self.expect(value + "\n")
         return None
@@ -332,7 +332,7 @@ class Author:
             [("", ""), ("'", "'"), ('"', '"'), ('"${unset:-', '}"'), ("''", "")]
         )
         self.text(before)
-        self.hole(value)
+        self.placeholder(value)
         self.text(after)
 
     def word_start(self) -> str:
@@ -364,7 +364,7 @@ class Author:
         )
 
     def bare(self) -> str:
-        return self.hole(self.hostile())
+        return self.placeholder(self.hostile())
 
     def single(self) -> str:
         self.text("'")
@@ -375,7 +375,7 @@ class Author:
                     "a b", ";", "$(x)", "`", "\\", '"', "#", "&& ", ">f", "\n", "${y}", "${", "))"
                 )
             )
-            made += self.hole(self.hostile())
+            made += self.placeholder(self.hostile())
         self.text("'")
         return made
 
@@ -390,7 +390,7 @@ class Author:
 
     def dollar_double(self) -> str:
         self.text('$"')
-        made = self.hole(self.hostile())
+        made = self.placeholder(self.hostile())
         self.text('b"')
         return made + "b"
 
@@ -408,7 +408,7 @@ class Author:
                     ("$(x)", "$(x)"),
                 ]
             )
-            made += self.hole(self.hostile())
+            made += self.placeholder(self.hostile())
         self.text("'")
         return made
 
@@ -417,7 +417,7 @@ class Author:
             [("${unset:-", "}"), ("${unset-", "}"), ("${unset:-'", "'}"), ('${unset:-"', '"}')]
         )
         self.text(before)
-        made = self.hole(self.hostile())
+        made = self.placeholder(self.hostile())
         self.text(after)
         return made
 
@@ -428,19 +428,25 @@ class Author:
         for _ in range(self.random.randint(1, 3)):
             made += self.literal([(text, escapes.get(text, text)) for text in literals])
             made += self.random.choice(
-                [self.plain_hole, self.plain_hole, self.braces, self.command, self.number]
+                [
+                    self.plain_placeholder,
+                    self.plain_placeholder,
+                    self.braces,
+                    self.command,
+                    self.number,
+                ]
             )()
         if around == "heredoc":
             # A line that is the delimiter by the author's own text would end it.
             made += self.literal(_same(" .", ". "))
         return made
 
-    def plain_hole(self) -> str:
-        return self.hole(self.hostile())
+    def plain_placeholder(self) -> str:
+        return self.placeholder(self.hostile())
 
     def braces(self) -> str:
         self.text("${unset:-")
-        made = self.literal(_same("a ", "", "( ")) + self.hole(self.hostile())
+        made = self.literal(_same("a ", "", "( ")) + self.placeholder(self.hostile())
         self.text("}")
         return made
 
@@ -459,20 +465,24 @@ class Author:
 
     def backticks(self) -> str:
         self.text('"`printf %s ')
-        made = self.hole(self.hostile()) if self.random.random() < 0.5 else self.quoted_hole()
+        made = (
+            self.placeholder(self.hostile())
+            if self.random.random() < 0.5
+            else self.quoted_placeholder()
+        )
         self.text('`"')
         return made.rstrip("\n")
 
-    def quoted_hole(self) -> str:
+    def quoted_placeholder(self) -> str:
         self.text("'a ")
-        made = "a " + self.hole(self.hostile())
+        made = "a " + self.placeholder(self.hostile())
         self.text(" b'")
         return made + " b"
 
     def number(self) -> str:
         number = self.random.choice([0, 7, -3, 2**40, self.random.randint(-999, 999)])
         self.text("$(( 2 * ")
-        self.hole(
+        self.placeholder(
             self.hostile() if self.hostile_numbers else self.random.choice([number, str(number)])
         )
         self.text(" + (1) ))")
@@ -489,7 +499,7 @@ class Author:
         self.case.pieces.append(text)
         self.case.template += text
 
-    def hole(self, value: Json) -> str:
+    def placeholder(self, value: Json) -> str:
         index = len(self.case.values)
         start = len(self.case.template)
         self.case.template += f"${{v{index}}}"
@@ -670,9 +680,9 @@ def _soup_case(random: Random, canary: str) -> Case:
     for _ in range(random.randint(2, 14)):
         author.text(random.choice(INGREDIENTS))
         if random.random() < 0.3:
-            author.hole(random.choice(payloads))
+            author.placeholder(random.choice(payloads))
     if not author.case.values:
-        author.hole(random.choice(payloads))
+        author.placeholder(random.choice(payloads))
     opened = [char for char in author.case.template if char in "'\"`({["]
     closing = "".join(
         {"(": ")", "{": "}", "[": "]"}.get(char, char)

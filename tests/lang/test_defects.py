@@ -606,14 +606,14 @@ MADE_OF_EACH_OTHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("env", "chosen", "told"), MADE_OF_EACH_OTHER)
+@pytest.mark.parametrize(("env", "chosen", "reported"), MADE_OF_EACH_OTHER)
 def test_a_profile_and_env_may_be_made_of_each_other(
-    place: Place, env: str, chosen: str, told: str
+    place: Place, env: str, chosen: str, reported: str
 ) -> None:
     flow = (
         f"env: {{{env}}}\nprofiles: {{prod: {{{chosen}}}}}\nsteps: [{{shell: 'echo $HOST $URL'}}]\n"
     )
-    assert place.done(flow, profile="prod").outputs["steps/0"] == told
+    assert place.done(flow, profile="prod").outputs["steps/0"] == reported
 
 
 def test_a_profile_reaches_what_is_made_of_what_it_replaces(place: Place) -> None:
@@ -971,25 +971,25 @@ STOPPING = [
 def test_d22_the_error_policy_decides_how_long_a_map_goes_on(
     place: Place, policy: dict[str, Any], began: int, status: str, top: bool
 ) -> None:
-    fan = {
+    map_step = {
         "input": list(range(12)),
         "max_parallel": 1,
         "steps": [{"shell": "echo x >> ledger; exit 1"}],
     }
-    flow = {"map": fan, **policy} if top else {"map": {**fan, **policy}}
+    flow = {"map": map_step, **policy} if top else {"map": {**map_step, **policy}}
     ran = place.run(json.dumps(flow))
     assert (len(ledger(place)), ran.result.status) == (began, status)
 
 
 def test_d22_a_circuit_breaker_waits_and_says_so(place: Place) -> None:
     breaker = {"failure_threshold": 2, "timeout": "50ms"}
-    fan = {
+    map_step = {
         "input": [1, 2, 3],
         "max_parallel": 1,
         "circuit_breaker": breaker,
         "steps": [{"shell": "exit 1"}],
     }
-    notes = place.run(json.dumps({"map": fan})).notes
+    notes = place.run(json.dumps({"map": map_step})).notes
     assert notes[0] == "2 failures in a row: no new items for 0.05 s"
 
 
@@ -1109,7 +1109,9 @@ def test_d25_items_as_text_are_no_pattern(place: Place) -> None:
     assert "capture_format: json or lines" in place.run(json).message
 
 
-def test_d25_a_text_that_a_hole_gives_is_not_called_a_file_of_that_name(place: Place) -> None:
+def test_d25_a_text_that_a_placeholder_gives_is_not_called_a_file_of_that_name(
+    place: Place,
+) -> None:
     ran = place.run(
         "setup: [{shell: echo a, capture: found}]\nmap: {input: '${found}', steps: [{shell: ls}]}\n"
     )

@@ -120,7 +120,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("there", "here"), [("after_complete", "run_finished"), ("thread_started", "run_started")]
 )
-def test_an_event_of_rye_is_told_by_its_name_here(place: Place, there: str, here: str) -> None:
+def test_an_event_of_rye_is_reported_by_its_name_here(place: Place, there: str, here: str) -> None:
     (finding,) = place.check(
         f"hooks: [{{id: a, event: {there}, verb: abort}}]\nsteps: [{{shell: ls}}]\n"
     )
@@ -165,12 +165,12 @@ def test_limits_that_nobody_knows_are_refused(place: Place, limits: str, code: s
     assert finding.code == code
 
 
-def test_a_number_that_is_too_small_is_told_how_small_it_may_be(place: Place) -> None:
+def test_a_number_that_is_too_small_is_reported_how_small_it_may_be(place: Place) -> None:
     (finding,) = place.check("limits: {steps: -1}\nsteps: [{shell: 'true'}]\n")
     assert finding.problem.what == "'steps' must be a whole number from 0"
 
 
-def test_a_hole_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Place) -> None:
+def test_a_placeholder_in_what_a_hook_says_is_warned_of_as_nothing_fills_it(place: Place) -> None:
     (finding,) = place.check(
         "hooks: [{id: a, event: step_failed, verb: abort, why: 'no: ${error.message}'}]\nsteps: [{shell: ls}]\n"
     )
@@ -417,7 +417,7 @@ def steady(output: Any) -> Any:
     return {**output, "duration": 0} if isinstance(output, dict) else output
 
 
-def test_an_observer_that_fails_is_told_once_and_the_run_goes_on(place: Place) -> None:
+def test_an_observer_that_fails_is_reported_once_and_the_run_goes_on(place: Place) -> None:
     trust(place)
     ran = place.done(
         "hooks: [{id: t, event: step_finished, action: {tool: note, params: {fail: true}}}]\n"

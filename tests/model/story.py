@@ -10,7 +10,7 @@ from random import Random
 from model.flow import places
 from model.making import edited, made
 from model.verdict import DEAD, Memory, Moment, broken_rules
-from model.world import Death, Life, Record, World
+from model.world import Death, Record, RunAttempt, World
 from plait.engine.plan_log import PlannedStep
 
 MOVES = 4
@@ -24,14 +24,14 @@ COMMANDS = 14
 class Story:
     """What was done, in words, and what was found wrong."""
 
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     lives: int = 0
 
 
 def lived(root: Path, seed: int, *, watch: Callable[[str], None] = lambda _: None) -> Story:
     """The story of a seed, in a folder that is not there yet."""
-    return _Teller(World(root), Random(seed), watch).told()
+    return _Teller(World(root), Random(seed), watch).reported()
 
 
 def is_inside(path: str, item: str) -> bool:
@@ -47,7 +47,7 @@ class _Teller:
         self.repeated: list[str] = []
         """What was to be repeated in the last life; its dry run was not told."""
 
-    def told(self) -> Story:
+    def reported(self) -> Story:
         self.write("begun")
         if self.chance.random() < 0.4:
             paths = [
@@ -81,18 +81,18 @@ class _Teller:
         else:
             self.resume(accept=accept, dies=dies, answers=self.chance.random() < 0.7)
 
-    def retry(self, *, dies: bool) -> Life:
+    def retry(self, *, dies: bool) -> RunAttempt:
         failed = self.failed(self.world.records())
         from_start = self.chance.random() < 0.3
         items = (
             [self.chance.choice(sorted(failed))] if failed and self.chance.random() < 0.4 else []
         )
         names = [path.partition(":")[2] for path in items]
-        told = " ".join(
+        reported = " ".join(
             ["retry", *(names or ["--failed"]), *(["--from-start"] if from_start else [])]
         )
         return self.live(
-            told,
+            reported,
             lambda death: self.world.retry(death, items=names, from_start=from_start),
             dies=dies,
             retried=frozenset(items or failed),
@@ -111,7 +111,7 @@ class _Teller:
             and one.number > chosen
         }
 
-    def resume(self, *, accept: bool, dies: bool, answers: bool = True) -> Life:
+    def resume(self, *, accept: bool, dies: bool, answers: bool = True) -> RunAttempt:
         before = self.world.records()
         accepted = accept or self.memory.has_accepted(self.flow)
         asked = (
@@ -122,9 +122,9 @@ class _Teller:
         repeat = [path for path in asked if self.chance.random() < 0.5]
         done = [path for path in asked if path not in repeat]
         self.repeated = repeat
-        told = [*(f"--repeat {path}" for path in repeat), *(f"--done {path}" for path in done)]
+        reported = [*(f"--repeat {path}" for path in repeat), *(f"--done {path}" for path in done)]
         return self.live(
-            " ".join(["resume --accept-changes" if accept else "resume", *told]),
+            " ".join(["resume --accept-changes" if accept else "resume", *reported]),
             lambda death: self.world.resume(death, accept=accept, repeat=repeat, done=done),
             dies=dies,
             accept=accepted,
@@ -134,24 +134,28 @@ class _Teller:
 
     def finish(self) -> None:
         """To the end, and once more, which does nothing."""
-        shown = self.world.rehearse()
-        life = self.resume(accept=True, dies=False)
+        shown = self.world.dry_run()
+        run_attempt = self.resume(accept=True, dies=False)
         if self.story.found:
             return
         if not isinstance(shown, str):
-            self.compare(shown, life)
+            self.compare(shown, run_attempt)
         again = self.resume(accept=False, dies=False)
-        if life.result is not None and life.result.status == "done" and again.lines:
+        if run_attempt.result is not None and run_attempt.result.status == "done" and again.lines:
             self.found(f"a run that was done did {[line.path for line in again.lines]}")
 
-    def compare(self, shown: list[PlannedStep], life: Life) -> None:
+    def compare(self, shown: list[PlannedStep], run_attempt: RunAttempt) -> None:
         """What a dry run says, and what was then done."""
         remembered = {one.path for one in shown if one.remembered} - {*self.repeated}
-        for line in life.lines:
+        for line in run_attempt.lines:
             if any(line.path == one or line.path.startswith(f"{one}/") for one in remembered):
                 self.found(f"the dry run called {line.path} remembered, and it was done")
-        ran = {line.path for line in life.lines}
-        if life.result is None or life.result.status != "done" or life.result.counts.get("failed"):
+        ran = {line.path for line in run_attempt.lines}
+        if (
+            run_attempt.result is None
+            or run_attempt.result.status != "done"
+            or run_attempt.result.counts.get("failed")
+        ):
             return
         for one in shown:
             if {one.path, f"{one.path}/run"} & self.world.said_done:
@@ -169,7 +173,7 @@ class _Teller:
     def live(
         self,
         name: str,
-        work: Callable[[Death], Life],
+        work: Callable[[Death], RunAttempt],
         *,
         dies: bool,
         accept: bool = False,
@@ -177,9 +181,9 @@ class _Teller:
         from_start: bool = False,
         repeat: Sequence[str] = (),
         done: Sequence[str] = (),
-    ) -> Life:
+    ) -> RunAttempt:
         death = self.death() if dies else Death()
-        told = death.told
+        reported = death.reported
         before = self.world.records()
         if from_start:
             before = {
@@ -197,26 +201,28 @@ class _Teller:
             repeat=repeat,
             done=done,
         )
-        life = work(death)
+        run_attempt = work(death)
         after = self.world.records()
         self.story.lives += 1
-        self.tell(f"{name} ({told}): {life.how}; did {[line.path for line in life.lines]}")
-        if retried is not None and life.refused_code == "nothing-to-retry":
-            return life
-        ran = {line.path for line in life.lines}
-        if life.refused_code != "changed":
+        self.tell(
+            f"{name} ({reported}): {run_attempt.how}; did {[line.path for line in run_attempt.lines]}"
+        )
+        if retried is not None and run_attempt.refused_code == "nothing-to-retry":
+            return run_attempt
+        ran = {line.path for line in run_attempt.lines}
+        if run_attempt.refused_code != "changed":
             self.hear_of_answers(done, repeat, ran, after)
         if retried is not None and self.is_edited:
             self.memory.retried_by_another_text = True
             self.memory.retried |= retried
-        for rule in broken_rules(moment, life, after):
+        for rule in broken_rules(moment, run_attempt, after):
             self.found(rule)
         self.memory.learn(self.flow, before, after)
-        if life.refused_code != "changed":
+        if run_attempt.refused_code != "changed":
             self.memory.go_on_by(self.flow, accepted=accept)
         if retried is not None:
             self.memory.accept(self.flow, after)
-        return life
+        return run_attempt
 
     def hear_of_answers(
         self, done: Sequence[str], repeat: Sequence[str], ran: set[str], after: Mapping[str, Record]
@@ -239,7 +245,7 @@ class _Teller:
         self.tell(why)
 
     def tell(self, what: str) -> None:
-        self.story.told.append(what)
+        self.story.reported.append(what)
         self.watch(what)
 
     def found(self, what: str) -> None:

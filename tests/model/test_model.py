@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", [*KNOWN, *SEEDS])
 def test_a_run_ends_as_if_it_had_neither_been_killed_nor_edited(tmp_path: Path, seed: int) -> None:
     story = lived(tmp_path / "project", seed)
-    assert story.found == [], story.told
+    assert story.found == [], story.reported
 
 
 def forgets_what_was_before(ctx: StepContext, path: str) -> StepContext:  # noqa: ARG001

@@ -10,7 +10,7 @@ from typing import Any
 
 from model.expected import Expected, expect
 from model.flow import PHASES, Flow, Place, places
-from model.world import Life, Record, World
+from model.world import Record, RunAttempt, World
 from plait.engine.paths import is_at_or_below
 
 DEAD = "map/item:"
@@ -236,56 +236,60 @@ class Moment:
         )
 
 
-def broken_rules(moment: Moment, life: Life, after: Mapping[str, Record]) -> list[str]:
+def broken_rules(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]) -> list[str]:
     if "map/items" in after and after["map/items"].number > moment.last:
         moment.take(moment.flow.items)
     return [
-        *_refusals(moment, life),
-        *_questions(moment, life, after),
-        *_repeated(moment, life, after),
-        *_results(moment, life, after),
-        *_shown(moment, life, after),
+        *_refusals(moment, run_attempt),
+        *_questions(moment, run_attempt, after),
+        *_repeated(moment, run_attempt, after),
+        *_results(moment, run_attempt, after),
+        *_shown(moment, run_attempt, after),
     ]
 
 
 # ── what may run only once is asked about ────────────────────────────────
 
 
-def _questions(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+def _questions(
+    moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]
+) -> Iterator[str]:
     open_before = set(moment.questions()) - {*moment.repeat, *moment.done}
-    if life.refused_code == "once":
-        asked = set(re.findall(r"--repeat (\S+),", life.refused))
+    if run_attempt.refused_code == "once":
+        asked = set(re.findall(r"--repeat (\S+),", run_attempt.refused))
         if asked != open_before:
             yield f"asked about {sorted(asked)}, and not known is the end of {sorted(open_before)}"
-    for line in life.lines:
+    for line in run_attempt.lines:
         if line.path in open_before:
             yield f"begun again, its end was not known, and nobody was asked: {line.path}"
-        if line.path in moment.done and not _has_reason(moment, life, line.path, after):
+        if line.path in moment.done and not _has_reason(moment, run_attempt, line.path, after):
             yield f"done again, though somebody said that it was done: {line.path}"
-    for path in {line.path for line in life.lines}:
+    for path in {line.path for line in run_attempt.lines}:
         place = moment.places.get(path)
         if place is not None and place.once and path not in after and path not in moment.world.open:
             yield f"it was begun, and that is not recorded: {path}"
 
 
-def _has_reason(moment: Moment, life: Life, path: str, after: Mapping[str, Record]) -> bool:
+def _has_reason(
+    moment: Moment, run_attempt: RunAttempt, path: str, after: Mapping[str, Record]
+) -> bool:
     before = moment.expected().before.get(path, ())
-    ran = {line.path for line in life.lines}
+    ran = {line.path for line in run_attempt.lines}
     return any(one in ran or (one in after and after[one].number > moment.last) for one in before)
 
 
 # ── what is shown ────────────────────────────────────────────────────────
 
 
-def _shown(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+def _shown(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]) -> Iterator[str]:
     """Commands that look at a run count its items as they are recorded."""
     if not moment.world.run_id:
         return
     shown, listed = moment.world.shown()
     if shown["status"] != listed["status"]:
         yield f"show says {shown['status']}, runs says {listed['status']}"
-    if life.result is not None and life.result.status != shown["status"]:
-        yield f"the run was {life.result.status}, and show says {shown['status']}"
+    if run_attempt.result is not None and run_attempt.result.status != shown["status"]:
+        yield f"the run was {run_attempt.result.status}, and show says {shown['status']}"
     chosen = after.get("map/items")
     if chosen is None:
         return
@@ -308,19 +312,19 @@ def _shown(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[
 # ── a changed file is said, and nothing runs ─────────────────────────────
 
 
-def _refusals(moment: Moment, life: Life) -> Iterator[str]:
-    if life.refused_code == "once":
+def _refusals(moment: Moment, run_attempt: RunAttempt) -> Iterator[str]:
+    if run_attempt.refused_code == "once":
         return
-    if life.refused and life.lines:
-        yield f"refused, and {[line.path for line in life.lines]} ran: {life.refused}"
+    if run_attempt.refused and run_attempt.lines:
+        yield f"refused, and {[line.path for line in run_attempt.lines]} ran: {run_attempt.refused}"
     changed = moment.changed_paths()
-    if life.refused:
-        if life.refused_code != "changed":
-            yield f"refused: {life.refused}"
+    if run_attempt.refused:
+        if run_attempt.refused_code != "changed":
+            yield f"refused: {run_attempt.refused}"
         elif moment.accept or not (changed or moment.may_be_asked()):
-            yield f"refused without a change: {life.refused}"
+            yield f"refused without a change: {run_attempt.refused}"
         return
-    failure = life.result.failure if life.result else None
+    failure = run_attempt.result.failure if run_attempt.result else None
     if failure is not None and failure.kind == "refused":
         yield f"refused in the middle: {failure.message}"
     if moment.accept or moment.retry:
@@ -342,10 +346,12 @@ def _refusals(moment: Moment, life: Life) -> Iterator[str]:
 # ── what is recorded and unchanged is not done again ─────────────────────
 
 
-def _repeated(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
+def _repeated(
+    moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]
+) -> Iterator[str]:
     expected = moment.expected()
     ran: set[str] = set()
-    for line in life.lines:
+    for line in run_attempt.lines:
         if line.path not in ran and not _is_needed(moment, line.path, ran, expected, after):
             yield f"done again without need: {line.path}"
         if line.path not in ran and _is_unasked(moment, line.path, expected):
@@ -356,7 +362,7 @@ def _repeated(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterat
     ):
         if not _is_needed(moment, path, ran, expected, after):
             yield f"chosen again without need: {path}"
-    for path, count in Counter(line.path for line in life.lines).items():
+    for path, count in Counter(line.path for line in run_attempt.lines).items():
         most = expected.attempts.get(path, 2)
         if count > most:
             yield f"done {count} times in one life: {path}"
@@ -474,10 +480,10 @@ def _itself_and_above(path: str) -> Iterator[str]:
 # ── what comes out ───────────────────────────────────────────────────────
 
 
-def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterator[str]:
-    if life.result is None or moment.memory.retried_by_another_text:
+def _results(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]) -> Iterator[str]:
+    if run_attempt.result is None or moment.memory.retried_by_another_text:
         return
-    failure = life.result.failure
+    failure = run_attempt.result.failure
     if failure is not None and failure.kind == "refused":
         return
     expected = moment.expected()
@@ -485,8 +491,8 @@ def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterato
     for path, words in expected.printed.items():
         if printed.get(path) != words:
             yield f"{path} printed {printed.get(path)}, and a run from the start prints {words}"
-    if (life.result.status == "done") != expected.done:
-        yield f"the run is {life.result.status}: {failure}"
+    if (run_attempt.result.status == "done") != expected.done:
+        yield f"the run is {run_attempt.result.status}: {failure}"
     for path, words in expected.files.items():
         if any(is_at_or_below(one, path) for one in moment.world.said_done):
             continue  # nobody knows what it printed
@@ -497,11 +503,13 @@ def _results(moment: Moment, life: Life, after: Mapping[str, Record]) -> Iterato
     if not expected.done:
         return
     yield from _order(expected.ended, expected, after)
-    value = life.result.value
+    value = run_attempt.result.value
     ends_in_steps = moment.flow.phases.keys() & {"reduce", "merge"} and isinstance(value, dict)
     if ends_in_steps and value.get("output") != expected.output:
         yield f"the run gave {value.get('output')}, and one from the start gives {expected.output}"
-    counts = {name: life.result.counts.get(name) for name in ("total", "successful", "failed")}
+    counts = {
+        name: run_attempt.result.counts.get(name) for name in ("total", "successful", "failed")
+    }
     wanted = {
         "total": len(moment.items),
         "successful": expected.successful,

@@ -51,7 +51,7 @@ class Record:
 
 
 @dataclass
-class Life:
+class RunAttempt:
     """What was seen of one command of the user's."""
 
     lines: list[Line]
@@ -96,12 +96,12 @@ class World:
 
     # ── what a user does ─────────────────────────────────────────────────
 
-    def run(self, death: Death) -> Life:
+    def run(self, death: Death) -> RunAttempt:
         return self._lived(lambda: run_flow(str(self.file), project=str(self.root)), death)
 
     def resume(
         self, death: Death, *, accept: bool, repeat: Sequence[str] = (), done: Sequence[str] = ()
-    ) -> Life:
+    ) -> RunAttempt:
         def work() -> FlowResult:
             return resume_flow(
                 self.run_id, project=str(self.root), accept_changes=accept, repeat=repeat, done=done
@@ -109,7 +109,9 @@ class World:
 
         return self._lived(work, death)
 
-    def retry(self, death: Death, *, items: Sequence[str] = (), from_start: bool = False) -> Life:
+    def retry(
+        self, death: Death, *, items: Sequence[str] = (), from_start: bool = False
+    ) -> RunAttempt:
         def work() -> FlowResult:
             return retry_flow(
                 self.run_id, project=str(self.root), items=items, from_start=from_start
@@ -117,7 +119,7 @@ class World:
 
         return self._lived(work, death)
 
-    def rehearse(self) -> list[PlannedStep] | str:
+    def dry_run(self) -> list[PlannedStep] | str:
         try:
             return plan_resume(self.run_id, project=str(self.root))
         except InputError as error:
@@ -135,24 +137,24 @@ class World:
             said.append(json.loads(printed.read()))
         return said[0], said[1][0]
 
-    def _lived(self, work: Any, death: Death) -> Life:
+    def _lived(self, work: Any, death: Death) -> RunAttempt:
         began = len(self.ledger)
         with self._played(death):
             try:
                 result: FlowResult | None = work()
-                life = Life(self.ledger[began:], result)
+                run_attempt = RunAttempt(self.ledger[began:], result)
                 failure = None if result is None else result.failure
                 if failure is not None and failure.kind == "refused" and ONCE in failure.message:
-                    life = Life(self.ledger[began:], None, failure.message, "once")
+                    run_attempt = RunAttempt(self.ledger[began:], None, failure.message, "once")
             except Died:
-                life = Life(self.ledger[began:])
+                run_attempt = RunAttempt(self.ledger[began:])
             except InputError as error:
                 code = (error.problems[0].code if error.problems else error.code) or ""
-                life = Life(self.ledger[began:], refused=str(error), refused_code=code)
+                run_attempt = RunAttempt(self.ledger[began:], refused=str(error), refused_code=code)
         if not self.run_id:
             found = sorted(self.root.glob(".ai/state/runs/*/journal.db"))
             self.run_id = found[0].parent.name if found else ""
-        return life
+        return run_attempt
 
     # ── how it is played ─────────────────────────────────────────────────
 
@@ -224,7 +226,7 @@ class Death:
     """When a life ends: with so many records, those behind them are lost; or in a command, behind its effect."""
 
     def __init__(self, *, records: int | None = None, commands: int | None = None) -> None:
-        self.told = (
+        self.reported = (
             f"dies at record {records}"
             if records
             else f"dies in command {commands}"

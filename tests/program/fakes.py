@@ -82,7 +82,7 @@ def printed(text: str, *, exit_code: int = 0, stderr: str = "") -> Finished:
 
 
 @dataclass(slots=True)
-class FakeHands:
+class FakeServices:
     """Answers by functions that a test gives, and remembers what was asked of it."""
 
     on_shell: Callable[[str], Finished] = lambda _: Finished()
@@ -181,7 +181,7 @@ class FakeHands:
     ) -> bytes:
         raise AssertionError(f"nobody asked for git: {args} {cwd} {env} {stdin!r}")
 
-    def at(self, directory: str, env: Mapping[str, str]) -> FakeHands:  # noqa: ARG002
+    def at(self, directory: str, env: Mapping[str, str]) -> FakeServices:  # noqa: ARG002
         return self
 
     def provider(self, name: str | None) -> Provider | None:
@@ -231,18 +231,18 @@ LOOKS: tuple[type, ...] = (ToolCatalog, ToolChecks, FileReader)
 PORTS: tuple[type, ...] = (*LOOKS, Processes, Files, Http, Results, Tools, Models)
 
 
-def services_of(hands: object, *, is_dry: bool = False, **more: object) -> Services:
+def services_of(fakes: object, *, is_dry: bool = False, **more: object) -> Services:
     """One fake for all ports, in a dry run for those that only look; more by their names."""
-    ports = dict.fromkeys(LOOKS if is_dry else PORTS, hands)
+    ports = dict.fromkeys(LOOKS if is_dry else PORTS, fakes)
     return Services({**ports, **{globals()[name]: more[name] for name in more}})
 
 
 def new_run(
-    hands: FakeHands | None = None,
+    fakes: FakeServices | None = None,
     journal: Journal | None = None,
     *,
     folder: str = "",
-    rehearsing: bool = False,
+    dry_run: bool = False,
     loaded: LoadedFlow | None = None,
     budget: Budget | None = None,
     watchers: Iterable[Watch] = (),
@@ -257,7 +257,7 @@ def new_run(
     """A run whose steps meet fakes; `loaded`: with the hooks and limits of a flow."""
     journal = journal or MemoryJournal()
     secrets = Secrets() if mask is None else MaskedBy(mask)
-    plan_log = PlanLog(secrets.mask) if rehearsing else None
+    plan_log = PlanLog(secrets.mask) if dry_run else None
     replay = Replay("r1", journal, **replaying)
     budgets = Budgets(
         journal,
@@ -278,7 +278,7 @@ def new_run(
         ),
         budgets=budgets,
         hooks=hooks,
-        services=services_of(hands or FakeHands(), is_dry=rehearsing, **more),
+        services=services_of(fakes or FakeServices(), is_dry=dry_run, **more),
         backend=LocalBackend(),
         stop=stop,
         folder=folder,

@@ -20,7 +20,7 @@ from plait.scope import Scope
 from plait.template.shell.binding import BoundScript
 from program.fakes import (
     Acting,
-    FakeHands,
+    FakeServices,
     Finished,
     capture,
     failing,
@@ -62,7 +62,7 @@ def test_a_step_runs_only_when_its_condition_holds(ready: bool, ran: int) -> Non
         assert outcome == Skipped("its condition does not hold")
 
 
-class Scripts(FakeHands):
+class Scripts(FakeServices):
     """Remembers the very scripts that it is given."""
 
     def shell(self, bound: BoundScript, **how: Any) -> Any:  # noqa: ARG002
@@ -76,11 +76,11 @@ class Scripts(FakeHands):
 def test_a_script_is_bound_for_each_item_unless_nothing_is_bound(
     script: str, shown: list[str], times: int
 ) -> None:
-    hands, tried = Scripts(), step("a", ShellAction(text_of(script)))
+    fakes, tried = Scripts(), step("a", ShellAction(text_of(script)))
     for n in (1, 2):
-        performed(tried, new_run(hands), {"n": n})
-    assert [bound.shown for bound in hands.asked] == shown
-    assert len({id(bound) for bound in hands.asked}) == times
+        performed(tried, new_run(fakes), {"n": n})
+    assert [bound.shown for bound in fakes.asked] == shown
+    assert len({id(bound) for bound in fakes.asked}) == times
 
 
 def test_a_condition_sees_what_was_captured_before_and_a_skipped_step_leaves_names_alone() -> None:
@@ -116,7 +116,7 @@ def test_a_handler_that_works_is_enough_and_knows_why_it_was_called() -> None:
 
 
 def test_a_handler_sees_the_output_and_stderr_of_the_command_that_failed() -> None:
-    hands = FakeHands(
+    fakes = FakeServices(
         lambda said: (
             printed("found 3\n", exit_code=2, stderr="bad\n") if "test" in said else Finished()
         )
@@ -130,7 +130,7 @@ def test_a_handler_sees_the_output_and_stderr_of_the_command_that_failed() -> No
         ),
         step("b", saying("${seen}")),
     )
-    assert output_of(performed(flow, new_run(hands))) == "found 3|bad|found 3|bad"
+    assert output_of(performed(flow, new_run(fakes))) == "found 3|bad|found 3|bad"
 
 
 HANDLERS = [
@@ -208,7 +208,7 @@ def test_an_exit_code_with_steps_of_its_own_takes_them_and_not_on_failure(
     def noting(name: str) -> Acting:
         return Acting(lambda _: noted.append(name))
 
-    hands = FakeHands(lambda _: printed("", exit_code=code))
+    fakes = FakeServices(lambda _: printed("", exit_code=code))
     made = step(
         "a",
         ShellAction(text_of("x")),
@@ -218,17 +218,17 @@ def test_an_exit_code_with_steps_of_its_own_takes_them_and_not_on_failure(
         },
         on_failure=handler(step("f", noting("on_failure")), attempts=0),
     )
-    assert isinstance(performed(made, new_run(hands)), outcome)
+    assert isinstance(performed(made, new_run(fakes)), outcome)
     assert noted == ran
 
 
 def test_a_recovered_step_captures_how_its_action_ended() -> None:
-    hands = FakeHands(lambda _: printed("half\n", exit_code=4))
+    fakes = FakeServices(lambda _: printed("half\n", exit_code=4))
     flow = steps(
         step("a", ShellAction(text_of("x")), capture="n", on_failure=handler(step("m", Acting()))),
         step("b", saying("${n} ${n.exit_code} ${n.success}")),
     )
-    assert output_of(performed(flow, new_run(hands))) == "half 4 false"
+    assert output_of(performed(flow, new_run(fakes))) == "half 4 false"
 
 
 # ── failing, going on ────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ def test_continue_on_error_goes_on_with_the_facts_of_the_failure() -> None:
     assert output_of(performed(flow)) == "9 false broken"
 
 
-def test_a_resumed_run_goes_on_from_a_failure_as_the_first_life_did() -> None:
+def test_a_resumed_run_goes_on_from_a_failure_as_the_first_run_attempt_did() -> None:
     action, behind = failing(times=1), Acting()
     flow = steps(step("a", action, continue_on_error=True), step("b", behind))
     journal = MemoryJournal()
@@ -263,15 +263,15 @@ def test_a_resumed_run_goes_on_from_a_failure_as_the_first_life_did() -> None:
 
 
 def test_env_and_working_dir_reach_the_process_and_later_steps_do_not_see_them() -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     flow = steps(
         step(
             "a", ShellAction(text_of("first")), env={"X": text_of("${v}!"), "Y": text_of("${X:-}")}
         ),
         step("b", ShellAction(text_of("second")), working_dir=text_of("sub/${v}")),
     )
-    performed(flow, new_run(hands), {"v": "1"}, env={"BASE": "b"})
-    first, second = (asked["env"] for asked in hands.asked)
+    performed(flow, new_run(fakes), {"v": "1"}, env={"BASE": "b"})
+    first, second = (asked["env"] for asked in fakes.asked)
     assert (first["X"], first["BASE"], "X" in second) == ("1!", "b", False)
     assert first["PLAIT_IDEMPOTENCY_KEY"] == "r1/flow/a"
 
@@ -300,9 +300,9 @@ def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path:
     ended = Finished(
         b"all", is_truncated=True, stdout_truncated=True, stdout_file=str(tmp_path / "all")
     )
-    hands = FakeHands(lambda _: ended)
-    performed(step("a", ShellAction(text_of("x")), output_file=text_of("out.txt")), new_run(hands))
-    assert hands.files == {"out.txt": b"all of it"}
+    fakes = FakeServices(lambda _: ended)
+    performed(step("a", ShellAction(text_of("x")), output_file=text_of("out.txt")), new_run(fakes))
+    assert fakes.files == {"out.txt": b"all of it"}
 
 
 @pytest.mark.parametrize("has_file", [True, False])
@@ -313,15 +313,17 @@ def test_output_file_does_not_get_a_part_of_an_output_that_was_lost(
     file = str(tmp_path / "part") if has_file else None
     lost: dict[str, Any] = {"stdout_file": file, "stdout_lost": "the disk is full"}
     ended = Finished(b"a", is_truncated=True, stdout_truncated=True, **lost)
-    hands, journal = FakeHands(lambda _: ended), MemoryJournal()
+    fakes, journal = FakeServices(lambda _: ended), MemoryJournal()
     made = step("a", ShellAction(text_of("x")), output_file=text_of("out.txt"))
-    failure = failure_of(performed(made, new_run(hands, journal=journal)))
+    failure = failure_of(performed(made, new_run(fakes, journal=journal)))
     assert failure.message == (
         "printed too much for output_file: the disk is full; let the command itself write the file"
     )
-    notes = [told.event.message for told in journal.events() if isinstance(told.event, Note)]
+    notes = [
+        reported.event.message for reported in journal.events() if isinstance(reported.event, Note)
+    ]
     assert notes == ["its output is not stored completely: the disk is full"]
-    assert hands.files == {}
+    assert fakes.files == {}
 
 
 CUT = [
@@ -341,25 +343,25 @@ def test_a_part_of_an_output_is_not_passed_on_as_the_whole(
 ) -> None:
     if "output_file" in asks:
         asks = {"output_file": text_of(asks["output_file"])}
-    hands = FakeHands(
+    fakes = FakeServices(
         lambda _: Finished(b"12345", b"12345" if not cut else b"", is_truncated=True, **cut)
     )
-    failure = failure_of(performed(step("a", ShellAction(text_of("x")), **asks), new_run(hands)))
+    failure = failure_of(performed(step("a", ShellAction(text_of("x")), **asks), new_run(fakes)))
     assert (
         failure.message == f"printed more than 5 bytes, which cannot be {why}; write it to a file"
     )
-    assert hands.files == {}
+    assert fakes.files == {}
 
 
 @pytest.mark.parametrize(
     ("stream", "is_cut"), [("stdout", {}), ("stderr", {"stdout_truncated": True})]
 )
 def test_a_stream_that_was_not_cut_is_captured(stream: Any, is_cut: dict[str, Any]) -> None:
-    hands = FakeHands(
+    fakes = FakeServices(
         lambda _: Finished(b"12345", b"123" if is_cut else b"12345", is_truncated=True, **is_cut)
     )
     made = step("a", ShellAction(text_of("x")), capture=capture("seen", stream=stream))
-    outcome = performed(steps(made, step("b", saying("${seen}"))), new_run(hands))
+    outcome = performed(steps(made, step("b", saying("${seen}"))), new_run(fakes))
     assert output_of(outcome) == ("123" if is_cut else "12345")
 
 
@@ -368,35 +370,35 @@ OUTSIDE = ["/etc", "..", "sub/../..", "../project2", "/project/../etc", "a\0b"]
 
 @pytest.mark.parametrize("named", OUTSIDE)
 def test_a_step_works_nowhere_outside_the_project(named: str) -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     made = step("a", ShellAction(text_of("x")), working_dir=text_of("${v}"))
-    failure = failure_of(performed(made, new_run(hands), {"v": named}))
+    failure = failure_of(performed(made, new_run(fakes), {"v": named}))
     assert failure.message == (
         "flow.yaml:1:1: working_dir is outside the project\n"
         "1 | ${v}\n"
         "  | ^^^^\n"
         "fix: name a folder of the project"
     )
-    assert hands.asked == []
+    assert fakes.asked == []
 
 
 def test_output_file_gets_the_output_whole() -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     performed(
-        step("a", saying("text\n"), output_file=text_of("out/${n}.txt")), new_run(hands), {"n": 3}
+        step("a", saying("text\n"), output_file=text_of("out/${n}.txt")), new_run(fakes), {"n": 3}
     )
-    assert hands.files == {"out/3.txt": b"text\n"}
+    assert fakes.files == {"out/3.txt": b"text\n"}
 
 
 def test_a_step_has_the_time_that_is_left() -> None:
-    hands = FakeHands()
-    performed(step("a", ShellAction(text_of("x")), policy=Policy(timeout=30)), new_run(hands))
-    assert 25 < hands.asked[0]["timeout"] <= 30
+    fakes = FakeServices()
+    performed(step("a", ShellAction(text_of("x")), policy=Policy(timeout=30)), new_run(fakes))
+    assert 25 < fakes.asked[0]["timeout"] <= 30
 
 
 def test_secrets_in_what_a_command_prints_are_masked_before_they_are_recorded() -> None:
-    hands = FakeHands(lambda _: printed("hunter2\n", stderr="x hunter2", exit_code=1))
-    run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
+    fakes = FakeServices(lambda _: printed("hunter2\n", stderr="x hunter2", exit_code=1))
+    run = new_run(fakes, mask=lambda text: text.replace("hunter2", "***"))
     failure = failure_of(performed(step("a", ShellAction(text_of("x"))), run))
     assert "hunter2" not in repr(failure)
     assert failure.message == "exit code 1: x ***"
@@ -417,14 +419,14 @@ def test_a_command_that_fails_says_how_and_its_last_lines(
     ended: Finished, message: str, kind: str, code: int
 ) -> None:
     failure = failure_of(
-        performed(step("a", ShellAction(text_of("x"))), new_run(FakeHands(lambda _: ended)))
+        performed(step("a", ShellAction(text_of("x"))), new_run(FakeServices(lambda _: ended)))
     )
     assert (failure.message, failure.kind, failure.exit_code) == (message, kind, code)
 
 
 def test_a_dry_run_shows_what_each_step_would_do_and_does_nothing() -> None:
-    hands = FakeHands()
-    run = new_run(hands, rehearsing=True)
+    fakes = FakeServices()
+    run = new_run(fakes, dry_run=True)
     flow = steps(
         step("a", ShellAction(text_of("echo ${v}")), capture="seen", output_file=text_of("f")),
         step(
@@ -439,4 +441,4 @@ def test_a_dry_run_shows_what_each_step_would_do_and_does_nothing() -> None:
         ("flow/a", "echo 'a b'"),
         ("flow/b/run", "echo 'a b'"),
     ]
-    assert (hands.asked, hands.files) == ([], {})
+    assert (fakes.asked, fakes.files) == ([], {})

@@ -14,7 +14,7 @@ from plait.program.actions.shell import ShellAction
 from plait.program.capture import Capture, Format, Stream, capture_values, strip_newlines
 from program.fakes import (
     Acting,
-    FakeHands,
+    FakeServices,
     failure_of,
     new_run,
     performed,
@@ -121,12 +121,12 @@ def test_of_a_failed_step_an_output_of_another_format_is_null(
 def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_format(
     attempts: int,
 ) -> None:
-    hands = FakeHands(lambda _: printed("Traceback\n", stderr="bad\n", exit_code=3))
+    fakes = FakeServices(lambda _: printed("Traceback\n", stderr="bad\n", exit_code=3))
     mend = saying("<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}")
     handler = FailureHandler(steps(step("m", mend, capture="mended"), name="on_failure"), attempts)
     tried = step("a", ShellAction(text_of("x")), capture=Capture("n", "json"), on_failure=handler)
     flow = steps(tried, step("b", saying("${mended} | ${n.exit_code}")))
-    outcome = performed(flow, new_run(hands))
+    outcome = performed(flow, new_run(fakes))
     if attempts:  # it was mended in vain: the failure is that of the command
         assert failure_of(outcome).message == "exit code 3: bad"
     else:
@@ -137,7 +137,7 @@ def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_forma
 
 @pytest.mark.parametrize("handled", [True, False])
 def test_what_a_command_printed_is_known_although_it_has_another_format(handled: bool) -> None:
-    hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
+    fakes = FakeServices(lambda _: printed("{bad\n", stderr="why\n"))
     seen = "<${n}> ${n.exit_code} ${n.success} ${n.stderr} ${n.output}"
     handler = FailureHandler(
         steps(step("m", saying(f"${{error.output}} {seen}"), capture="m"), name="on_failure")
@@ -149,16 +149,16 @@ def test_what_a_command_printed_is_known_although_it_has_another_format(handled:
         on_failure=handler if handled else None,
         continue_on_error=not handled,
     )
-    outcome = performed(steps(tried, step("b", saying(f"${{m:-}} | {seen}"))), new_run(hands))
+    outcome = performed(steps(tried, step("b", saying(f"${{m:-}} | {seen}"))), new_run(fakes))
     assert isinstance(outcome, Succeeded)
     ended = "<> 0 false why {bad"
     assert outcome.value["output"] == (f"{{bad {ended} | {ended}" if handled else f" | {ended}")
 
 
 def test_the_failure_of_a_capture_carries_how_the_command_ended() -> None:
-    hands = FakeHands(lambda _: printed("{bad\n", stderr="why\n"))
+    fakes = FakeServices(lambda _: printed("{bad\n", stderr="why\n"))
     tried = step("a", ShellAction(text_of("x")), capture=Capture("n", "json"))
-    ended = failure_of(performed(tried, new_run(hands))).as_result()
+    ended = failure_of(performed(tried, new_run(fakes))).as_result()
     assert (ended["output"], ended["stderr"], ended["exit_code"]) == ("{bad\n", "why\n", 0)
 
 
@@ -194,11 +194,13 @@ FACTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("hole", "seen"), FACTS)
-def test_facts_stand_beside_a_captured_value(hole: str, seen: Json) -> None:
-    hands = FakeHands(lambda _: printed("out\n", stderr="err\n"))
-    flow = steps(step("a", ShellAction(text_of("true")), capture="n"), step("b", saying(hole)))
-    outcome = performed(flow, new_run(hands))
+@pytest.mark.parametrize(("placeholder", "seen"), FACTS)
+def test_facts_stand_beside_a_captured_value(placeholder: str, seen: Json) -> None:
+    fakes = FakeServices(lambda _: printed("out\n", stderr="err\n"))
+    flow = steps(
+        step("a", ShellAction(text_of("true")), capture="n"), step("b", saying(placeholder))
+    )
+    outcome = performed(flow, new_run(fakes))
     assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == seen
 

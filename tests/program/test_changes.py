@@ -19,8 +19,8 @@ from plait.program.action_step import FailureHandler
 from plait.program.changes import CHANGES, ChangeTracker
 from plait.program.phases import Phases
 from plait.program.program import Program
-from program.fakes import Acting, FakeHands, new_run, saying, step, steps, turn_of
-from program.git_hand import GitHands, git, new_repository
+from program.fake_git import GitServices, git, new_repository
+from program.fakes import Acting, FakeServices, new_run, saying, step, steps, turn_of
 
 EMPTY = {
     "files": [], "files_added": [], "files_modified": [], "files_deleted": [], "files_changed": [],
@@ -30,7 +30,7 @@ EMPTY = {
 
 def tracker(folder: Path, tmp_path: Path, project: Path | None = None) -> ChangeTracker:
     return ChangeTracker(
-        GitHands(),
+        GitServices(),
         str(tmp_path / "run"),
         str(project or folder),
         frozenset({"step", "workflow", "git"}),
@@ -61,12 +61,12 @@ def test_files_outside_the_cone_of_a_sparse_checkout_are_there_all_the_same(tmp_
         (repository / "seen/a").unlink()
 
     found = changed(repository, tmp_path, change)
-    told = [found[name] for name in ("files_added", "files_modified", "files_deleted")]
-    assert told == [["far/new"], ["far/changed"], ["seen/a"]]
+    reported = [found[name] for name in ("files_added", "files_modified", "files_deleted")]
+    assert reported == [["far/new"], ["far/changed"], ["seen/a"]]
     assert (found["insertions"], found["deletions"]) == (2, 1)
 
 
-def test_files_that_came_changed_and_went_are_told_apart(tmp_path: Path) -> None:
+def test_files_that_came_changed_and_went_are_reported_apart(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", kept="1\n", edited="1\n2\n", gone="1\n2\n3\n")
 
     def change() -> None:
@@ -95,7 +95,7 @@ def test_what_was_there_before_is_no_change_of_the_step(tmp_path: Path) -> None:
     assert changed(repository, tmp_path, lambda: None) == EMPTY
 
 
-def test_commits_are_told_oldest_first_and_their_files_too(tmp_path: Path) -> None:
+def test_commits_are_reported_oldest_first_and_their_files_too(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     ids: list[str] = []
 
@@ -143,7 +143,7 @@ names = st.text(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(name=names)
-def test_a_file_of_any_name_is_told_by_its_name(
+def test_a_file_of_any_name_is_reported_by_its_name(
     tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     top = tmp_path_factory.mktemp("odd")
@@ -345,7 +345,7 @@ def writing(folder: Path, **files: str) -> Acting:
 
 
 def ran(flow: Program, folder: Path, tmp_path: Path, journal: MemoryJournal | None = None) -> Json:
-    run = new_run(GitHands(), journal, folder=str(tmp_path / "run"))
+    run = new_run(GitServices(), journal, folder=str(tmp_path / "run"))
     try:
         value = flow.run(turn_of(run, directory=str(folder)))
     finally:
@@ -445,7 +445,7 @@ def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_
 
 def test_a_flow_that_does_not_ask_starts_no_git(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
-    run = new_run(FakeHands(), folder=str(tmp_path / "run"))
+    run = new_run(FakeServices(), folder=str(tmp_path / "run"))
     flow = workflow(steps=steps(step("one", writing(repository, b="1\n"))), tracks=frozenset())
     assert flow.run(turn_of(run, directory=str(repository)))["output"] == "written"
     run.events.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from agents.scripted import Says, Scripted, ToolHands, says, wants
+from agents.scripted import Says, Scripted, ToolServices, says, wants
 from plait.agents.messages import ModelRequest, ModelResponse
 from plait.agents.session import AgentStep
 from plait.core.values import Json
@@ -54,7 +54,7 @@ def stopping(run_of: list[RunContext], then: Iterable[ModelResponse]) -> Says:
 def test_the_prompt_of_the_directive_is_known_behind_an_answer_that_was_stopped() -> None:
     runs: list[RunContext] = []
     model = Scripted(stopping(runs, [says("here")]))
-    runs.append(new_run(ToolHands(model)))
+    runs.append(new_run(ToolServices(model)))
     chatted(runs[0], lines("and now?"))
     assert heard(model.asks[-1]) == [("user", "look at it"), ("user", "and now?")]
     assert model.asks[-1].system == "be kind"
@@ -62,7 +62,7 @@ def test_the_prompt_of_the_directive_is_known_behind_an_answer_that_was_stopped(
 
 def test_a_prompt_that_was_stopped_before_it_was_sent_is_known_as_well() -> None:
     model = Scripted(says("here"))
-    run = new_run(ToolHands(model))
+    run = new_run(ToolServices(model))
     run.stop.ask("SIGINT")
     chatted(run, lines("and now?"))
     assert heard(model.asks[-1]) == [("user", "look at it"), ("user", "and now?")]
@@ -76,15 +76,15 @@ def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -
         raise Interrupted
 
     model = Scripted(says("hello"), stopped, says("here"))
-    runs.append(new_run(ToolHands(model)))
+    runs.append(new_run(ToolServices(model)))
     chatted(runs[0], lines("slowly please", "and now?"))
     progress = replay_events(runs[0].journal.events())
     assert [part.state for part in progress.parts.values()] == ["done", "failed", "done"]
-    told = [line for line, _ in log_lines(log_entries(runs[0].journal.events(), None))]
-    at = next(at for at, line in enumerate(told) if line.startswith("── say:2 "))
-    assert "stopped" in told[at]
-    assert told[at + 1 : at + 3] == ["user:", "  slowly please"]
-    assert told[at + 3].startswith("── say:3/turn:1 ")
+    reported = [line for line, _ in log_lines(log_entries(runs[0].journal.events(), None))]
+    at = next(at for at, line in enumerate(reported) if line.startswith("── say:2 "))
+    assert "stopped" in reported[at]
+    assert reported[at + 1 : at + 3] == ["user:", "  slowly please"]
+    assert reported[at + 3].startswith("── say:3/turn:1 ")
 
 
 def test_what_an_answer_called_before_it_failed_is_known_to_the_next() -> None:
@@ -92,8 +92,8 @@ def test_what_an_answer_called_before_it_failed_is_known_to_the_next() -> None:
         raise StepError(Failure("gone", "network"))
 
     model = Scripted(wants(("t/x", {"n": 1}), ("t/y", {}), text="wait"), broken, says("here"))
-    hands = ToolHands(model, {"t/x": lambda _: "seen", "t/y": lambda _: "too"})
-    chatted(new_run(hands), lines("go on"))
+    fakes = ToolServices(model, {"t/x": lambda _: "seen", "t/y": lambda _: "too"})
+    chatted(new_run(fakes), lines("go on"))
     assert heard(model.asks[-1]) == [
         ("user", "look at it"),
         ("assistant", "wait"),
@@ -112,18 +112,18 @@ def test_a_call_that_was_stopped_has_a_result_for_the_model() -> None:
         raise Interrupted
 
     model = Scripted(wants(("t/x", {}), ("t/y", {}), text="wait"), says("here"))
-    runs.append(new_run(ToolHands(model, {"t/x": stopped, "t/y": lambda _: "never"})))
+    runs.append(new_run(ToolServices(model, {"t/x": stopped, "t/y": lambda _: "never"})))
     chatted(runs[0], lines("go on"), FIRST)
     last = model.asks[-1].messages
     assert [message.role for message in last] == ["user", "assistant", "tool", "tool", "user"]
-    told = {message.answers: message.text for message in last if message.role == "tool"}
-    assert told["use-1"] == "it was ended before it had a result"
-    assert set(told) == {"use-1", "use-2"}
+    reported = {message.answers: message.text for message in last if message.role == "tool"}
+    assert reported["use-1"] == "it was ended before it had a result"
+    assert set(reported) == {"use-1", "use-2"}
 
 
 def test_a_limit_of_a_chat_is_that_of_all_its_answers() -> None:
     model = Scripted(lambda _: says("here"))
-    run = new_run(ToolHands(model), budget=Budget(Limits(turns=2)))
+    run = new_run(ToolServices(model), budget=Budget(Limits(turns=2)))
     with pytest.raises(LimitExceeded, match="the run has reached its limit of 2 turns"):
         chatted(run, lines("two", "three", "four"))
     assert len(model.asks) == 2
@@ -137,7 +137,7 @@ def test_a_wish_to_stop_that_came_behind_an_answer_does_not_stop_the_next_one() 
         return says("all of it")
 
     model = Scripted(late, says("here"))
-    runs.append(new_run(ToolHands(model)))
+    runs.append(new_run(ToolServices(model)))
     chatted(runs[0], lines("and now?"))
     assert heard(model.asks[-1])[-1] == ("user", "and now?")
     assert len(model.asks) == 2

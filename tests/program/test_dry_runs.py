@@ -33,7 +33,7 @@ from plait.program.ports import FileReader, Files, Http, Processes, Results, Too
 from plait.program.step_list import BlockAction, step_list
 from plait.program.step_list import StepList as Steps
 from plait.program.worktrees.ports import Worktrees
-from program.fakes import FakeHands, new_run, performed, services_of, step, text_of, turn_of
+from program.fakes import FakeServices, new_run, performed, services_of, step, text_of, turn_of
 from program.test_map import Given
 from share import examples
 
@@ -88,7 +88,7 @@ def in_graph(new: Forgetful) -> Callable[[RunContext], Any]:
         run = replace(
             run,
             services=services_of(
-                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
+                FakeServices(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
             ),
         )
         return performed(graph, run)
@@ -115,7 +115,7 @@ def in_ensemble(new: Forgetful) -> Callable[[RunContext], Any]:
         run = replace(
             run,
             services=services_of(
-                FakeHands(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
+                FakeServices(flows={"team/new": lambda _: new}), is_dry=run.plan_log is not None
             ),
         )
         return act(program, turn_of(run))
@@ -151,7 +151,7 @@ def test_a_kind_that_knows_nothing_of_dry_runs_does_not_act_in_one(place: str) -
     NESTED[place](new)(new_run())
     assert new.acts, "it acts in a run"
     new.acts.clear()
-    run = new_run(rehearsing=True)
+    run = new_run(dry_run=True)
     NESTED[place](new)(run)
     assert new.acts == []
     assert run.plan_log is not None
@@ -159,7 +159,7 @@ def test_a_kind_that_knows_nothing_of_dry_runs_does_not_act_in_one(place: str) -
 
 
 def test_a_dry_run_has_no_services_that_act() -> None:
-    services = new_run(rehearsing=True).services
+    services = new_run(dry_run=True).services
     services.get(FileReader)
     for port in (Processes, Files, Http, Results, Tools, Models, Worktrees):
         with pytest.raises(InternalError, match=port.__name__):
@@ -167,7 +167,7 @@ def test_a_dry_run_has_no_services_that_act() -> None:
 
 
 def test_it_is_shown_as_something_that_would_run() -> None:
-    run = new_run(rehearsing=True)
+    run = new_run(dry_run=True)
     outcome = performed(listed("s", [Forgetful()]), run)
     assert isinstance(outcome, Succeeded)
     assert [
@@ -189,7 +189,7 @@ def test_a_class_that_is_made_of_a_composite_has_to_say_that_it_is_one() -> None
             def run(self, ctx: StepContext) -> Json:
                 return ctx.path
 
-    ctx = turn_of(new_run(rehearsing=True))
+    ctx = turn_of(new_run(dry_run=True))
     assert act(Same(), ctx) == {"planned": True}
 
 
@@ -201,7 +201,7 @@ def test_the_execute_of_an_action_is_never_called_in_a_dry_run() -> None:
         def execute(self, plan: Plan, ctx: StepContext) -> Json:
             raise AssertionError((plan, ctx))
 
-    run = new_run(rehearsing=True)
+    run = new_run(dry_run=True)
     assert isinstance(performed(step("s", Planned()), run), Succeeded)
     assert run.plan_log is not None
     assert [one.shown for one in run.plan_log.steps] == ["would act at s"]
@@ -251,7 +251,7 @@ def test_however_deep_it_stands_it_does_not_act(shape: Any) -> None:
     performed(built(shape, new), new_run())
     assert new.acts
     new.acts.clear()
-    performed(built(shape, new), new_run(rehearsing=True))
+    performed(built(shape, new), new_run(dry_run=True))
     assert new.acts == []
 
 

@@ -18,7 +18,7 @@ from plait.program.capture import Capture
 from plait.program.map import CommandSource, Source, ValueSource, foreach
 from program.fakes import (
     Acting,
-    FakeHands,
+    FakeServices,
     Finished,
     failing,
     failure_of,
@@ -63,23 +63,23 @@ LISTS: list[tuple[Json, dict[str, Json], Json]] = [
 def test_a_list_or_a_value_that_is_one_holds_the_items(
     written: Json, values: dict[str, Json], items: list[Json]
 ) -> None:
-    hands = FakeHands()
-    outcome = performed(loop(written, step("s", saying("${item}"))), new_run(hands), values)
+    fakes = FakeServices()
+    outcome = performed(loop(written, step("s", saying("${item}"))), new_run(fakes), values)
     assert output_of(outcome) == items
-    assert hands.asked == []  # a value is never a command
+    assert fakes.asked == []  # a value is never a command
 
 
 def test_each_line_that_a_command_prints_is_an_item() -> None:
-    hands = FakeHands(lambda _: printed("a b\n\nc\n"))
+    fakes = FakeServices(lambda _: printed("a b\n\nc\n"))
     made = loop(CommandSource(text_of("ls ${folder}")), step("s", saying("<${item}>")))
-    assert output_of(performed(made, new_run(hands), {"folder": "x y"})) == ["<a b>", "<c>"]
-    assert hands.asked[0]["shell"] == "ls 'x y'"
+    assert output_of(performed(made, new_run(fakes), {"folder": "x y"})) == ["<a b>", "<c>"]
+    assert fakes.asked[0]["shell"] == "ls 'x y'"
 
 
 def test_a_command_that_fails_fails_the_step() -> None:
-    hands = FakeHands(lambda _: printed("a\n", exit_code=2, stderr="no such folder"))
+    fakes = FakeServices(lambda _: printed("a\n", exit_code=2, stderr="no such folder"))
     failure = failure_of(
-        performed(loop(CommandSource(text_of("ls x")), step("s", Acting())), new_run(hands))
+        performed(loop(CommandSource(text_of("ls x")), step("s", Acting())), new_run(fakes))
     )
     assert failure.message == "exit code 2: no such folder"
 
@@ -128,9 +128,9 @@ def test_the_first_failure_stops_the_loop_and_fails_the_step() -> None:
 
 
 def test_continue_on_error_runs_every_item_and_keeps_its_place() -> None:
-    hands = FakeHands(lambda said: printed(f"{said}\n", exit_code=1 if "b" in said else 0))
+    fakes = FakeServices(lambda said: printed(f"{said}\n", exit_code=1 if "b" in said else 0))
     made = loop(list("abc"), step("s", ShellAction(text_of("${item:raw}"))), continue_on_error=True)
-    failure = failure_of(performed(made, new_run(hands)))
+    failure = failure_of(performed(made, new_run(fakes)))
     assert failure.message == "1 of 3 items failed: exit code 1: b"
     assert (failure.exit_code, failure.as_result()["output"]) == (1, ["a", "b", "c"])
 
@@ -146,9 +146,9 @@ def test_a_loop_with_a_failed_item_has_failed_and_its_list_may_go_on() -> None:
 
 
 def test_the_beginning_of_a_list_is_no_list() -> None:
-    hands = FakeHands(lambda _: Finished(b"a\nb\n", is_truncated=True, stdout_truncated=True))
+    fakes = FakeServices(lambda _: Finished(b"a\nb\n", is_truncated=True, stdout_truncated=True))
     failure = failure_of(
-        performed(loop(CommandSource(text_of("names")), step("s", Acting())), new_run(hands))
+        performed(loop(CommandSource(text_of("names")), step("s", Acting())), new_run(fakes))
     )
     assert (
         failure.message
@@ -175,7 +175,7 @@ def test_parallel_is_a_number_or_yes_or_no(parallel: bool | int, meant: int) -> 
 
 def test_a_resumed_loop_goes_on_with_the_items_it_had() -> None:
     listed = iter(["a\nb\nc\n", "other\n"])
-    hands = FakeHands(lambda _: printed(next(listed)))
+    fakes = FakeServices(lambda _: printed(next(listed)))
     broken = [True]
 
     def answer(turn: Any) -> Json:
@@ -186,18 +186,18 @@ def test_a_resumed_loop_goes_on_with_the_items_it_had() -> None:
     action = Acting(answer)
     made = loop(CommandSource(text_of("ls")), step("s", action))
     journal = MemoryJournal()
-    failure_of(performed(made, new_run(hands, journal)))
+    failure_of(performed(made, new_run(fakes, journal)))
     broken[0] = False
-    assert output_of(performed(made, new_run(hands, journal.reopen()))) == ["a", "b", "c"]
+    assert output_of(performed(made, new_run(fakes, journal.reopen()))) == ["a", "b", "c"]
     assert action.ran == [f"loop/each/item:{number}/s" for number in (0, 1, 1, 2)]
 
 
 def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
-    hands = FakeHands()
-    run = new_run(hands, rehearsing=True)
+    fakes = FakeServices()
+    run = new_run(fakes, dry_run=True)
     flow = steps(loop(["a", "b"], step("s", ShellAction(text_of("echo ${item}")))))
     performed(flow, run)
-    command = new_run(hands, rehearsing=True)
+    command = new_run(fakes, dry_run=True)
     performed(
         loop(CommandSource(text_of("ls")), step("s", ShellAction(text_of("echo ${item}")))), command
     )
@@ -209,7 +209,7 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
         "ls",
         "echo ${item}",
     ]
-    unknown = new_run(hands, rehearsing=True)
+    unknown = new_run(fakes, dry_run=True)
     performed(
         loop(ValueSource(text_of("${found}")), step("s", ShellAction(text_of("echo ${item}")))),
         unknown,
@@ -217,11 +217,11 @@ def test_a_dry_run_shows_each_item_and_asks_no_command_for_them() -> None:
     assert [
         (one.path, one.shown) for one in (unknown.plan_log.steps if unknown.plan_log else ())
     ] == [("loop/each/item:*/s", "echo ${item}")]
-    assert hands.asked == []
+    assert fakes.asked == []
 
 
 def test_a_dry_run_does_not_take_the_item_around_a_loop_for_one_of_its_own() -> None:
-    run = new_run(FakeHands(), rehearsing=True)
+    run = new_run(FakeServices(), dry_run=True)
     inner = loop(
         CommandSource(text_of("ls")),
         step("s", ShellAction(text_of("rm ${item} ${index}/${total} ${item_id}"))),

@@ -115,7 +115,7 @@ def test_what_becomes_of_a_failed_item_is_a_matter_of_policy(
     assert counts(outcome) == counted
 
 
-def test_retry_tries_an_item_as_often_as_it_is_told() -> None:
+def test_retry_tries_an_item_as_often_as_it_is_reported() -> None:
     action = picky(1)
     performed(map_of([1], action, errors=ErrorPolicy("retry", Retry(3, "fixed", 0.0))))
     assert len(action.ran) == 3
@@ -135,7 +135,7 @@ def test_no_items_are_no_failure() -> None:
     assert outcome.value["success_rate"] == 0
 
 
-def test_nothing_is_kept_of_a_fan_inside_an_item() -> None:
+def test_nothing_is_kept_of_a_map_inside_an_item() -> None:
     """There may be a million of them."""
     run, inner = new_run(), map_of([1, 2], Acting())
     performed(map_of(range(3), Acting(lambda ctx: require_success(ctx.perform(inner)))), run)
@@ -224,7 +224,7 @@ def test_a_pause_ends_with_the_time_of_the_map() -> None:
     assert len(action.ran) == 1
 
 
-def test_the_number_of_items_is_told_before_the_first_one_runs() -> None:
+def test_the_number_of_items_is_reported_before_the_first_one_runs() -> None:
     journal = MemoryJournal()
     performed(map_of([1, 2], Acting()), new_run(journal=journal))
     events = [stamped.event for stamped in journal.events()]
@@ -284,10 +284,10 @@ NAMES: list[tuple[Json, str, Json]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "hole", "value"), NAMES)
-def test_an_item_is_known_by_its_names(item: Json, hole: str, value: Json) -> None:
+@pytest.mark.parametrize(("item", "placeholder", "value"), NAMES)
+def test_an_item_is_known_by_its_names(item: Json, placeholder: str, value: Json) -> None:
     seen: list[Json] = []
-    template = text_of(hole)
+    template = text_of(placeholder)
     performed(map_of([item], Acting(lambda ctx: seen.append(template.render(ctx.scope)))))
     assert seen == [value]
 

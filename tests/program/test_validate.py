@@ -17,7 +17,7 @@ from plait.engine.perform import StepContext
 from plait.program.validate import Validation, parse_validation
 from program.fakes import (
     Acting,
-    FakeHands,
+    FakeServices,
     failing,
     failure_of,
     new_run,
@@ -106,9 +106,9 @@ def test_the_steps_that_complete_know_what_the_check_found() -> None:
 
 
 def test_a_result_may_be_in_a_file() -> None:
-    hands = FakeHands(files={"result.json": b'{"completion_percentage": 100}'})
+    fakes = FakeServices(files={"result.json": b'{"completion_percentage": 100}'})
     made = validated(checks("whatever"), result_file=text_of("${name}.json"))
-    outcome = performed(step("a", Acting(), validation=made), new_run(hands), {"name": "result"})
+    outcome = performed(step("a", Acting(), validation=made), new_run(fakes), {"name": "result"})
     assert isinstance(outcome, Succeeded)
 
 
@@ -134,24 +134,24 @@ FILES = [
 def test_a_file_that_a_failed_check_did_not_write_does_not_hide_its_failure(
     before: bytes | None, written: bytes | None, fails: bool, completion: int
 ) -> None:
-    hands = FakeHands(files={} if before is None else {"r.json": before})
+    fakes = FakeServices(files={} if before is None else {"r.json": before})
 
     def check(ctx: StepContext) -> Json:
         if written is not None:
-            hands.files["r.json"] = written
+            fakes.files["r.json"] = written
         return failing().run(ctx) if fails else ""
 
     made = validated(Acting(check), result_file=text_of("r.json"), fails=False)
     flow = steps(
         step("a", Acting(), validation=made), step("b", saying("${validation.completion}"))
     )
-    outcome = performed(flow, new_run(hands))
+    outcome = performed(flow, new_run(fakes))
     assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == completion
 
 
 def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_path: Path) -> None:
-    class Disk(FakeHands):
+    class Disk(FakeServices):
         def read(self, path: str, *, directory: str) -> bytes:
             return (Path(directory) / path).read_bytes()
 
@@ -197,7 +197,7 @@ def test_an_agent_that_checks_has_to_give_a_result(kind: str, said: str, complet
 def test_a_result_file_without_a_result_is_never_complete(written: bytes) -> None:
     made = validated(checks("fine"), result_file=text_of("r.json"))
     outcome = performed(
-        step("a", Acting(), validation=made), new_run(FakeHands(files={"r.json": written}))
+        step("a", Acting(), validation=made), new_run(FakeServices(files={"r.json": written}))
     )
     assert failure_of(outcome).message == NO_RESULT
 

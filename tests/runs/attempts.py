@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from agents.scripted import Says, Scripted, ToolHands, says, wants
+from agents.scripted import Says, Scripted, ToolServices, says, wants
 from lang.loading import load_file
 from plait.agents.messages import ModelRequest, ModelResponse
 from plait.core.values import Json
@@ -32,7 +32,7 @@ FLOWS = ("sub", "ens")
 """Files of a folder that are tools, if they are there."""
 
 
-class Hands(ToolHands):
+class Services(ToolServices):
     """`log` keeps what it is called with; files of a folder are tools."""
 
     def __init__(
@@ -59,11 +59,11 @@ class Hands(ToolHands):
         return len(self.scripted.asks)  # type: ignore[union-attr]
 
 
-def life(
+def run_attempt(
     top: Path,
     file: str,
     text: str,
-    hands: Hands,
+    fakes: Services,
     journal: MemoryJournal,
     budget: Budget | None = None,
     watchers: Iterable[Watch] = (),
@@ -73,7 +73,7 @@ def life(
     loaded = load_file(str(top / file), environ={})
     is_first = journal.last() == 0
     run = new_run(
-        hands,
+        fakes,
         journal if is_first else journal.reopen(),
         folder=str(top),
         watchers=watchers,

@@ -132,7 +132,7 @@ class Place:
         result = run_flow(
             str(self.file),
             Options(**options),
-            observers=RunObservers([lambda told: events.append(told.event)]),
+            observers=RunObservers([lambda reported: events.append(reported.event)]),
         )
         return Ran(result, events)
 
@@ -159,7 +159,7 @@ class Place:
             resume_flow(
                 run,
                 project=str(self.root),
-                observers=RunObservers([lambda told: events.append(told.event)]),
+                observers=RunObservers([lambda reported: events.append(reported.event)]),
                 **options,
             ),
             events,
@@ -171,7 +171,7 @@ class Place:
             retry_flow(
                 run,
                 project=str(self.root),
-                observers=RunObservers([lambda told: events.append(told.event)]),
+                observers=RunObservers([lambda reported: events.append(reported.event)]),
                 **options,
             ),
             events,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.scripted import Says, Scripted, ToolHands, says, wants
+from agents.scripted import Says, Scripted, ToolServices, says, wants
 from lang.loading import load_file
 from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage
 from plait.agents.session import AgentScope, AgentScopes
@@ -79,7 +79,7 @@ class Effects:
         raise Crash
 
 
-class Hands(ToolHands):
+class Services(ToolServices):
     """One tool, and flows that are tools."""
 
     def __init__(self, effects: Effects, top: Path) -> None:
@@ -127,7 +127,7 @@ def lived(
     file, text = HOSTS[host]
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
-    run = new_run(Hands(effects, top), journal, loaded=loaded)
+    run = new_run(Services(effects, top), journal, loaded=loaded)
     try:
         loaded.program.run(turn_of(run))
     finally:
@@ -184,7 +184,7 @@ def test_what_was_paid_for_an_answer_that_broke_off_is_never_forgotten(
                 }
 
 
-def test_a_resumed_agent_has_what_its_earlier_life_left_over(top: Path) -> None:
+def test_a_resumed_agent_has_what_its_earlier_run_attempt_left_over(top: Path) -> None:
     """A limit of its own, not of the run: two of three turns are recorded, so one is left."""
     journal = MemoryJournal()
     with suppress(Crash):
@@ -198,7 +198,7 @@ def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any
     file, text = HOSTS[host]
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
-    run = new_run(Hands(Effects(), top), journal, loaded=loaded)
+    run = new_run(Services(Effects(), top), journal, loaded=loaded)
     seen: dict[str, Any] = {}
 
     class Noting(AgentScopes):
@@ -254,9 +254,9 @@ def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[s
     (top / "many.md").write_text(
         f"---\npermissions: ['directive:*']\nlimits: {{turns: {turns}}}\n---\nmany\n"
     )
-    hands = Hands(Effects(), top)
-    hands.scripted = Scripted(answer)
-    run = new_run(hands, journal)
+    fakes = Services(Effects(), top)
+    fakes.scripted = Scripted(answer)
+    run = new_run(fakes, journal)
     try:
         value = load_file(str(top / "many.md"), environ={}).program.run(turn_of(run))
         said = value["output"]
@@ -264,21 +264,21 @@ def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[s
         said = error.failure.message
     finally:
         run.events.close()
-    return said, len(hands.scripted.asks)
+    return said, len(fakes.scripted.asks)
 
 
 def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_be_made(
     top: Path,
 ) -> None:
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 1}\n---\ntalk\n")
-    hands, journal = Hands(Effects(), top), MemoryJournal()
-    run = new_run(hands, journal)
+    fakes, journal = Services(Effects(), top), MemoryJournal()
+    run = new_run(fakes, journal)
     with pytest.raises(StepError, match="'two' has reached its limit of 1 step"):
         load_file(str(top / "two.md"), environ={}).program.run(turn_of(run))
     run.events.close()
-    assert hands.calls == [("add", {})]
+    assert fakes.calls == [("add", {})]
     (top / "two.md").write_text("---\npermissions: ['add']\nlimits: {steps: 2}\n---\ntalk\n")
-    again = Hands(Effects(), top)
+    again = Services(Effects(), top)
     resumed = new_run(again, journal.reopen())
     load_file(str(top / "two.md"), environ={}).program.run(turn_of(resumed))
     resumed.events.close()
@@ -292,9 +292,9 @@ def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
     (top / "flow.yaml").write_text("steps: [{prompt: hello}]\n")
     loaded = load_file(str(top / "flow.yaml"), environ={})
     heard: list[Event] = []
-    hands = Hands(Effects(), top)
-    hands.scripted = Scripted(says("word by word"))
-    run = new_run(hands, watchers=[lambda record: heard.append(record.event)])
+    fakes = Services(Effects(), top)
+    fakes.scripted = Scripted(says("word by word"))
+    run = new_run(fakes, watchers=[lambda record: heard.append(record.event)])
     loaded.program.run(turn_of(run))
     run.events.close()
     spoken = [event for event in heard if isinstance(event, ModelText)]

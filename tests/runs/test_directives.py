@@ -70,7 +70,7 @@ def use(name: str, **arguments: Any) -> dict[str, Any]:
 
 def ran(place: Place, file: str, **options: Any) -> Ran:
     events: list[Event] = []
-    observers = RunObservers([lambda told: events.append(told.event)])
+    observers = RunObservers([lambda reported: events.append(reported.event)])
     result = run_flow(
         str(place.root / file) if "." in file else file,
         Options(**options),
@@ -310,7 +310,7 @@ def test_a_person_is_asked_about_a_tool_that_is_not_permitted(place: Place) -> N
     assert "4 turns, 24 tokens, $1.00" in heard.err
 
 
-def test_what_happens_while_a_person_decides_is_told_when_that_is_done() -> None:
+def test_what_happens_while_a_person_decides_is_reported_when_that_is_done() -> None:
     out, err = io.StringIO(), io.StringIO()
 
     class Keys(io.StringIO):

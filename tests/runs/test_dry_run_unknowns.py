@@ -119,7 +119,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("flow", "shown"), SHOWN)
-def test_a_dry_run_leaves_a_hole_where_only_a_run_can_know(
+def test_a_dry_run_leaves_a_placeholder_where_only_a_run_can_know(
     place: Place, flow: str, shown: list[str]
 ) -> None:
     place.write("here.txt", "here")

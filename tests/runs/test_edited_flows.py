@@ -12,7 +12,7 @@ from plait.app.runs import RunObservers, plan_resume, resume_flow
 from plait.core.errors import InputError
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
-from plait.program import map as fan
+from plait.program import map as map_step
 from runs.stories import Place, new_place
 
 
@@ -99,8 +99,8 @@ reduce:
 def test_of_very_many_items_those_of_an_earlier_choice_do_not_count(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fan, "MANY", 800)
-    many = fan.MANY + 50
+    monkeypatch.setattr(map_step, "MANY", 800)
+    many = map_step.MANY + 50
     place.write("items.jsonl", "".join(f'{{"n": {n}, "g": {n % 2}}}\n' for n in range(2 * many)))
     flow = """\
 map:
@@ -117,12 +117,12 @@ reduce: [{write_file: {path: counts, content: "${map.successful}"}}]
     cut(place, "resume", run, "--accept-changes")
     ran = place.resume(run)
     assert ran.result.counts["successful"] == many
-    (told,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
+    (reported,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
     done = [
         event for event in ran.events if isinstance(event, StepFinished) and event.kind == "item"
     ]
-    assert len(done) + told.done.count(1) == many
-    assert told.done.count(1) == 150
+    assert len(done) + reported.done.count(1) == many
+    assert reported.done.count(1) == 150
     assert place.text("counts") == str(many)
 
 
@@ -229,7 +229,7 @@ def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_forma
     assert place.text("seen").split("\n")[2] == f"after {given}0"
 
 
-def test_what_is_said_to_be_done_is_not_forgotten_by_a_life_that_does_not_come_to_it(
+def test_what_is_said_to_be_done_is_not_forgotten_by_a_run_attempt_that_does_not_come_to_it(
     place: Place,
 ) -> None:
     flow = """\
@@ -765,8 +765,8 @@ steps:
     (place.root / "go").unlink()
     stop = StopSignal()
 
-    def stop_behind_a(told: EventRecord) -> None:
-        if isinstance(told.event, StepFinished) and told.event.path == "steps/a":
+    def stop_behind_a(reported: EventRecord) -> None:
+        if isinstance(reported.event, StepFinished) and reported.event.path == "steps/a":
             stop.ask()
 
     observers = RunObservers([stop_behind_a], stop=stop)

@@ -22,7 +22,7 @@ from plait.program.actions.tool import make_tool_call
 from plait.tools.call import ToolResult
 from plait.views.progress import replay_events
 from program.fakes import new_run
-from runs.attempts import CHILD, SUB, Hands, failures, life, performed, said, steady
+from runs.attempts import CHILD, SUB, Services, failures, performed, run_attempt, said, steady
 
 
 @pytest.fixture
@@ -44,19 +44,19 @@ PARENT = "---\npermissions: ['*', 'directive:*']\nlimits: {%s}\n---\nparent\n"
 def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(
     top: Path, limit: str
 ) -> None:
-    whole = Hands(top, steady)
-    assert said(life(top, "p.md", PARENT % "turns: 99", whole, MemoryJournal())) == "done"
-    journal, hands = MemoryJournal(), Hands(top, steady)
-    ended = life(top, "p.md", PARENT % limit, hands, journal)
+    whole = Services(top, steady)
+    assert said(run_attempt(top, "p.md", PARENT % "turns: 99", whole, MemoryJournal())) == "done"
+    journal, fakes = MemoryJournal(), Services(top, steady)
+    ended = run_attempt(top, "p.md", PARENT % limit, fakes, journal)
     assert isinstance(ended, Failed)
     assert ended.failure.kind == "limit"
     assert ended.failure.message.startswith("'p' has reached its limit of ")
     assert [path for path in failures(journal) if "turn:" not in path.rpartition("/")[2]] == [
         "agent"
     ]
-    resumed = life(top, "p.md", PARENT % "turns: 99", hands, journal)
+    resumed = run_attempt(top, "p.md", PARENT % "turns: 99", fakes, journal)
     assert said(resumed) == "done"
-    assert (hands.questions, hands.logged) == (whole.questions, whole.logged)
+    assert (fakes.questions, fakes.logged) == (whole.questions, whole.logged)
 
 
 HIERARCHY = """\
@@ -77,16 +77,16 @@ def managed(ask: ModelRequest) -> ModelResponse:
 
 
 def test_a_limit_that_a_worker_reaches_is_no_end_of_its_delegation(top: Path) -> None:
-    journal, hands = MemoryJournal(), Hands(top, managed)
-    assert said(life(top, "h.yaml", HIERARCHY % 3, hands, journal)) == (
+    journal, fakes = MemoryJournal(), Services(top, managed)
+    assert said(run_attempt(top, "h.yaml", HIERARCHY % 3, fakes, journal)) == (
         "the run has reached its limit of 3 turns (3 used)"
     )
     assert failures(journal) == []
-    further = life(top, "h.yaml", HIERARCHY % 6, hands, journal)
+    further = run_attempt(top, "h.yaml", HIERARCHY % 6, fakes, journal)
     assert isinstance(further, Failed)
     assert further.failure.output["tasks"]["delegation-1"]["raw"] == "worked"
-    assert said(life(top, "h.yaml", HIERARCHY % 60, hands, journal)) == "done"
-    assert (hands.questions, hands.logged) == (9, [0, 1, 0, 1])
+    assert said(run_attempt(top, "h.yaml", HIERARCHY % 60, fakes, journal)) == "done"
+    assert (fakes.questions, fakes.logged) == (9, [0, 1, 0, 1])
 
 
 FLOW = """\
@@ -98,24 +98,24 @@ steps:
 
 
 def test_no_handler_and_no_flow_goes_on_behind_a_limit_of_the_run(top: Path) -> None:
-    journal, hands = MemoryJournal(), Hands(top, steady)
-    assert said(life(top, "f.yaml", FLOW % 3, hands, journal)) == (
+    journal, fakes = MemoryJournal(), Services(top, steady)
+    assert said(run_attempt(top, "f.yaml", FLOW % 3, fakes, journal)) == (
         "the run has reached its limit of 3 steps (3 used)"
     )
-    assert (hands.logged, failures(journal)) == (["a", "b"], [])
-    assert said(life(top, "f.yaml", FLOW % 99, hands, journal)) == "done"
-    assert hands.logged == ["a", "b", "c", "after"]
+    assert (fakes.logged, failures(journal)) == (["a", "b"], [])
+    assert said(run_attempt(top, "f.yaml", FLOW % 99, fakes, journal)) == "done"
+    assert fakes.logged == ["a", "b", "c", "after"]
 
 
 def test_an_item_that_meets_a_limit_of_the_run_is_no_dead_letter(top: Path) -> None:
     flow = "limits: {steps: %d}\nmap: {input: [1, 2, 3], max_parallel: 1, steps: [{tool: sub}]}\n"
-    journal, hands = MemoryJournal(), Hands(top, steady)
-    assert said(life(top, "f.yaml", flow % 6, hands, journal)).endswith(
+    journal, fakes = MemoryJournal(), Services(top, steady)
+    assert said(run_attempt(top, "f.yaml", flow % 6, fakes, journal)).endswith(
         "its limit of 6 steps (6 used)"
     )
-    done = life(top, "f.yaml", flow % 99, hands, journal)
+    done = run_attempt(top, "f.yaml", flow % 99, fakes, journal)
     assert isinstance(done, Succeeded)
-    assert hands.logged == ["a", "b", "c"] * 3
+    assert fakes.logged == ["a", "b", "c"] * 3
     assert failures(journal) == []
 
 
@@ -148,14 +148,14 @@ def test_a_call_cut_off_by_the_time_of_the_run_follows_no_edge_of_errors(top: Pa
 
     journal = MemoryJournal()
     short = Budget(Limits(seconds=1), clock=clock)
-    ended = life(top, "g.yaml", SLOW, Hands(top, steady, slow), journal, short)
+    ended = run_attempt(top, "g.yaml", SLOW, Services(top, steady, slow), journal, short)
     assert (said(ended), failures(journal)) == (
         "the run has reached its limit of 1 second (2 used)",
         [],
     )
-    hands = Hands(top, steady)
-    assert said(life(top, "g.yaml", SLOW, hands, journal, Budget())) == "done"
-    assert hands.logged == ["f", "ok"]
+    fakes = Services(top, steady)
+    assert said(run_attempt(top, "g.yaml", SLOW, fakes, journal, Budget())) == "done"
+    assert fakes.logged == ["f", "ok"]
 
 
 def test_a_call_cut_off_by_the_time_of_an_agent_is_made_again(top: Path) -> None:
@@ -167,12 +167,12 @@ def test_a_call_cut_off_by_the_time_of_an_agent_is_made_again(top: Path) -> None
 
     text = "---\npermissions: ['*']\nlimits: {seconds: %g}\n---\nchild\n"
     journal = MemoryJournal()
-    ended = life(top, "a.md", text % 0.2, Hands(top, steady, slow), journal)
+    ended = run_attempt(top, "a.md", text % 0.2, Services(top, steady, slow), journal)
     assert said(ended).startswith("'a' has reached its limit of 0.2 seconds")
     assert journal.step("agent/turn:2.call:1") is None
-    hands = Hands(top, steady)
-    assert said(life(top, "a.md", text % 60, hands, journal)) == "done"
-    assert hands.logged == [1, 2]
+    fakes = Services(top, steady)
+    assert said(run_attempt(top, "a.md", text % 60, fakes, journal)) == "done"
+    assert fakes.logged == [1, 2]
 
 
 def test_a_call_cut_off_by_a_deadline_around_its_agent_is_made_again(top: Path) -> None:
@@ -187,14 +187,14 @@ def test_a_call_cut_off_by_a_deadline_around_its_agent_is_made_again(top: Path) 
     flow = "steps: [{prompt: {prompt: child, tools: ['*']}, timeout: %g}]\n"
     journal = MemoryJournal()
     assert (
-        said(life(top, "f.yaml", flow % 0.2, Hands(top, steady, slow), journal))
+        said(run_attempt(top, "f.yaml", flow % 0.2, Services(top, steady, slow), journal))
         == "took longer than 0.2 s"
     )
     known = journal.step("steps/0/agent/turn:2.call:1")
     assert known is None or isinstance(known.outcome, Failed)
-    hands = Hands(top, steady)
-    assert said(life(top, "f.yaml", flow % 60, hands, journal)) == "done"
-    assert hands.logged == [1, 2]
+    fakes = Services(top, steady)
+    assert said(run_attempt(top, "f.yaml", flow % 60, fakes, journal)) == "done"
+    assert fakes.logged == [1, 2]
 
 
 # ── taken before it is used ──────────────────────────────────────────────
@@ -213,24 +213,24 @@ limits: {steps: %d}
 start: f
 nodes: {f: {over: [1, 2, 3, 4, 5, 6], tool: sub, parallel: true, max_concurrency: 6}}
 """
-    journal, hands = MemoryJournal(), Hands(top, steady, log)
-    assert said(life(top, "g.yaml", graph % 5, hands, journal)) == (
+    journal, fakes = MemoryJournal(), Services(top, steady, log)
+    assert said(run_attempt(top, "g.yaml", graph % 5, fakes, journal)) == (
         "the run has reached its limit of 5 steps (5 used)"
     )
-    assert len(hands.logged) == 4, "the node, and four inside"
-    assert said(life(top, "g.yaml", graph % 99, hands, journal)) == "done"
-    assert sorted(map(str, hands.logged)) == sorted([*"abc"] * 6)
+    assert len(fakes.logged) == 4, "the node, and four inside"
+    assert said(run_attempt(top, "g.yaml", graph % 99, fakes, journal)) == "done"
+    assert sorted(map(str, fakes.logged)) == sorted([*"abc"] * 6)
 
 
 def test_a_graph_inside_a_graph_uses_no_more_steps_than_there_are(top: Path) -> None:
     graph = "limits: {steps: %d}\nstart: f\nnodes: {f: {tool: sub, next: g}, g: {tool: log, params: {x: g}}}\n"
-    journal, hands = MemoryJournal(), Hands(top, steady)
-    assert said(life(top, "g.yaml", graph % 3, hands, journal)) == (
+    journal, fakes = MemoryJournal(), Services(top, steady)
+    assert said(run_attempt(top, "g.yaml", graph % 3, fakes, journal)) == (
         "the run has reached its limit of 3 steps (3 used)"
     )
-    assert hands.logged == ["a", "b"]
-    assert said(life(top, "g.yaml", graph % 5, hands, journal)) == "done"
-    assert hands.logged == ["a", "b", "c", "g"]
+    assert fakes.logged == ["a", "b"]
+    assert said(run_attempt(top, "g.yaml", graph % 5, fakes, journal)) == "done"
+    assert fakes.logged == ["a", "b", "c", "g"]
 
 
 CROWD = """\
@@ -259,10 +259,10 @@ def test_agents_side_by_side_take_a_step_before_they_call(top: Path) -> None:
             says("done") if len(ask.messages) > 1 else wants(*(("log", {"x": n}) for n in range(4)))
         )
 
-    hands = Hands(top, crowd, log)
-    ended = life(top, "e.yaml", CROWD, hands, MemoryJournal())
+    fakes = Services(top, crowd, log)
+    ended = run_attempt(top, "e.yaml", CROWD, fakes, MemoryJournal())
     assert said(ended) == "the run has reached its limit of 6 steps (6 used)"
-    assert len(hands.logged) <= 6
+    assert len(fakes.logged) <= 6
 
 
 # ── answers that were cut off ────────────────────────────────────────────
@@ -302,40 +302,40 @@ def test_an_answer_that_was_cut_off_is_asked_for_again(
 ) -> None:
     text = "---\npermissions: ['*']\n%s\n---\nchild\n"
     rooms: list[int] = []
-    journal, hands = MemoryJournal(), Hands(top, cut_at(2, rooms))
-    ended = life(top, "a.md", text % tight, hands, journal)
+    journal, fakes = MemoryJournal(), Services(top, cut_at(2, rooms))
+    ended = run_attempt(top, "a.md", text % tight, fakes, journal)
     assert isinstance(ended, Failed)
     assert said(ended) == message
-    assert (hands.questions, hands.logged) == (3, [0, 1])
-    resumed = life(top, "a.md", text % ample, hands, journal)
+    assert (fakes.questions, fakes.logged) == (3, [0, 1])
+    resumed = run_attempt(top, "a.md", text % ample, fakes, journal)
     assert said(resumed) == "done"
-    assert (hands.questions, hands.logged) == (5, [0, 1, 2]), (
+    assert (fakes.questions, fakes.logged) == (5, [0, 1, 2]), (
         "nothing is asked or called twice but the cut one"
     )
 
 
 def test_what_was_paid_for_an_answer_that_was_cut_off_counts(top: Path) -> None:
     text = "---\npermissions: ['*']\noptions: {max_tokens: %d}\nlimits: {turns: %d}\n---\nchild\n"
-    journal, hands = MemoryJournal(), Hands(top, cut_at(2, []))
-    assert isinstance(life(top, "a.md", text % (70, 9), hands, journal), Failed)
-    ended = life(top, "a.md", text % (7000, 4), hands, journal)
+    journal, fakes = MemoryJournal(), Services(top, cut_at(2, []))
+    assert isinstance(run_attempt(top, "a.md", text % (70, 9), fakes, journal), Failed)
+    ended = run_attempt(top, "a.md", text % (7000, 4), fakes, journal)
     assert said(ended) == "'a' has reached its limit of 4 turns (4 used)"
-    assert said(life(top, "a.md", text % (7000, 5), hands, journal)) == "done"
+    assert said(run_attempt(top, "a.md", text % (7000, 5), fakes, journal)) == "done"
 
 
 def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed(top: Path) -> None:
-    journal, hands = MemoryJournal(), Hands(top, steady)
+    journal, fakes = MemoryJournal(), Services(top, steady)
 
     def tight(ask: ModelRequest) -> ModelResponse:
         if ask.messages[0].text == "child" and ask.options["max_tokens"] < 1000:
             return says("half", ending="length", usage=TokenUsage(1, ask.options["max_tokens"]))
         return steady(ask)
 
-    hands.scripted = Scripted(tight)
-    ended = life(top, "p.md", PARENT % "tokens: 700", hands, journal)
+    fakes.scripted = Scripted(tight)
+    ended = run_attempt(top, "p.md", PARENT % "tokens: 700", fakes, journal)
     assert said(ended).startswith("'p' has reached its limit of 700 tokens")
     assert journal.step("agent/turn:1.call:1") is None
-    assert said(life(top, "p.md", PARENT % "tokens: 900000", hands, journal)) == "done"
+    assert said(run_attempt(top, "p.md", PARENT % "tokens: 900000", fakes, journal)) == "done"
 
 
 @pytest.mark.parametrize("goes_on", ["false", "true"])
@@ -352,13 +352,13 @@ def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(
         "limits: {tokens: %d}\n"
         f"steps: [{{prompt: hello, continue_on_error: {goes_on}}}, {{tool: log, params: {{x: after}}}}]\n"
     )
-    journal, hands = MemoryJournal(), Hands(top, tight)
-    assert said(life(top, "f.yaml", flow % 100, hands, journal)).endswith(
+    journal, fakes = MemoryJournal(), Services(top, tight)
+    assert said(run_attempt(top, "f.yaml", flow % 100, fakes, journal)).endswith(
         ": the model had no room left for its answer"
     )
-    assert hands.logged == []
-    assert said(life(top, "f.yaml", flow % 90000, hands, journal)) == "done"
-    assert (hands.questions, hands.logged) == (2, ["after"])
+    assert fakes.logged == []
+    assert said(run_attempt(top, "f.yaml", flow % 90000, fakes, journal)) == "done"
+    assert (fakes.questions, fakes.logged) == (2, ["after"])
 
 
 @pytest.mark.parametrize("limit", ["tokens: 600", "spend: 0.6"])
@@ -371,15 +371,15 @@ def test_what_was_paid_for_a_plain_prompt_that_was_cut_off_is_never_forgotten(
         return says("half", ending="length", usage=TokenUsage(1, room, cost=0.6))
 
     flow = f"limits: {{{limit}}}\nsteps: [{{prompt: hello, continue_on_error: {goes_on}}}]\n"
-    journal, hands = MemoryJournal(), Priced(top, tight)
+    journal, fakes = MemoryJournal(), Priced(top, tight)
     for _ in range(3):
-        ended = life(top, "f.yaml", flow, hands, journal)
+        ended = run_attempt(top, "f.yaml", flow, fakes, journal)
         assert isinstance(ended, Failed)
         assert ended.failure.kind == "limit"
-    assert hands.questions == 1
+    assert fakes.questions == 1
 
 
-class Priced(Hands):
+class Priced(Services):
     """Each token of an answer costs a hundredth."""
 
     def __init__(self, top: Path, model: Says) -> None:
@@ -393,29 +393,29 @@ class Priced(Hands):
 def test_an_answer_that_fits_no_schema_is_asked_for_again(top: Path) -> None:
     flow = "steps: [{prompt: {prompt: say, schema: {type: object}, max_output_retries: 1}}]\n"
     answers = iter([says("one"), says("two"), says('{"n": 3}')])
-    journal, hands = MemoryJournal(), Hands(top, lambda _: next(answers))
-    assert said(life(top, "f.yaml", flow, hands, journal)) == (
+    journal, fakes = MemoryJournal(), Services(top, lambda _: next(answers))
+    assert said(run_attempt(top, "f.yaml", flow, fakes, journal)) == (
         "the model gave no answer of the schema, 2 times: it is not JSON"
     )
-    assert isinstance(life(top, "f.yaml", flow, hands, journal), Succeeded)
-    assert hands.questions == 3
+    assert isinstance(run_attempt(top, "f.yaml", flow, fakes, journal), Succeeded)
+    assert fakes.questions == 3
 
 
 def test_a_model_that_declined_is_asked_again(top: Path) -> None:
     answers = iter([says("no", ending="refused"), says("well then")])
-    journal, hands = MemoryJournal(), Hands(top, lambda _: next(answers))
-    assert said(life(top, "a.md", CHILD, hands, journal)) == "the model declined to answer"
-    assert said(life(top, "a.md", CHILD, hands, journal)) == "done"
+    journal, fakes = MemoryJournal(), Services(top, lambda _: next(answers))
+    assert said(run_attempt(top, "a.md", CHILD, fakes, journal)) == "the model declined to answer"
+    assert said(run_attempt(top, "a.md", CHILD, fakes, journal)) == "done"
 
 
 def test_a_question_that_a_hook_skipped_is_asked_when_the_hook_is_gone(top: Path) -> None:
     hook = "hooks: [{id: no, event: turn_started, verb: skip, why: not now}]\n"
     text = "---\npermissions: ['*']\n%s---\nchild\n"
-    journal, hands = MemoryJournal(), Hands(top, steady)
-    ended = life(top, "a.md", text % hook, hands, journal)
+    journal, fakes = MemoryJournal(), Services(top, steady)
+    ended = run_attempt(top, "a.md", text % hook, fakes, journal)
     assert said(ended) == "the model was not asked: the hook 'no' says skip: not now"
-    assert said(life(top, "a.md", text % "", hands, journal)) == "done"
-    assert hands.questions == 4
+    assert said(run_attempt(top, "a.md", text % "", fakes, journal)) == "done"
+    assert fakes.questions == 4
 
 
 def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path) -> None:
@@ -433,7 +433,7 @@ def test_a_delegation_that_a_hook_kept_from_being_made_uses_up_nothing(top: Path
             return says(" | ".join(results))
         return wants(("delegate", {"worker": "alpha", "task": tasks[len(results)]}))
 
-    done = life(top, "h.yaml", text, Hands(top, boss), MemoryJournal())
+    done = run_attempt(top, "h.yaml", text, Services(top, boss), MemoryJournal())
     assert isinstance(done, Succeeded)
     assert done.value["output"].split(" | ") == [
         "refused: it was not called: the hook 'no' says skip",
@@ -467,7 +467,7 @@ def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same
         others.wait(0.2)  # the others come to their rulings meanwhile
         return {"verb": "skip"}
 
-    done = life(top, "h.yaml", text, Hands(top, boss, gate), MemoryJournal())
+    done = run_attempt(top, "h.yaml", text, Services(top, boss, gate), MemoryJournal())
     assert isinstance(done, Succeeded)
     assert done.value["output"].split(" | ") == [
         "refused: it was not called: the hook 'no' says skip",
@@ -478,11 +478,11 @@ def test_a_delegation_that_a_hook_keeps_back_leaves_its_place_to_one_of_the_same
 
 def test_a_tool_with_the_name_of_the_managers_own_is_not_offered(top: Path) -> None:
     text = HIERARCHY.replace("agents:", "manager: {role: boss, tools: [delegate]}\nagents:") % 99
-    hands = Hands(top, lambda _: says("end"))
-    hands.tools["delegate"] = lambda _: "the other one"
+    fakes = Services(top, lambda _: says("end"))
+    fakes.tools["delegate"] = lambda _: "the other one"
     journal = MemoryJournal()
-    assert said(life(top, "h.yaml", text, hands, journal)) == "done"
-    (ask,) = hands.scripted.asks  # type: ignore[union-attr]
+    assert said(run_attempt(top, "h.yaml", text, fakes, journal)) == "done"
+    (ask,) = fakes.scripted.asks  # type: ignore[union-attr]
     assert [tool.name for tool in ask.tools] == ["delegate"]
     assert [one.event.message for one in journal.events() if isinstance(one.event, Note)] == [
         "the tool 'delegate' is not offered: 'boss' has one of that name"
@@ -496,21 +496,21 @@ def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -
     def boss(ask: ModelRequest) -> ModelResponse:
         return says("I am done") if lazy.pop() else managed(ask)
 
-    journal, hands = MemoryJournal(), Hands(top, lambda ask: boss(ask) if lazy else managed(ask))
+    journal, fakes = MemoryJournal(), Services(top, lambda ask: boss(ask) if lazy else managed(ask))
     assert (
-        said(life(top, "h.yaml", text, hands, journal))
+        said(run_attempt(top, "h.yaml", text, fakes, journal))
         == "the manager ended without the work of 'alpha'"
     )
-    assert said(life(top, "h.yaml", text, hands, journal)) == "done"
-    assert hands.logged == [0, 1, 0, 1]
+    assert said(run_attempt(top, "h.yaml", text, fakes, journal)) == "done"
+    assert fakes.logged == [0, 1, 0, 1]
 
 
 def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(top: Path) -> None:
-    journal, hands = MemoryJournal(), Hands(top, steady)
-    life(top, "p.md", PARENT % "turns: 5", hands, journal)
-    told: list[EventRecord] = []
-    life(top, "p.md", PARENT % "turns: 99", hands, journal, watchers=[told.append])
-    assert replay_events(told).usage.turns == hands.questions == 11
+    journal, fakes = MemoryJournal(), Services(top, steady)
+    run_attempt(top, "p.md", PARENT % "turns: 5", fakes, journal)
+    reported: list[EventRecord] = []
+    run_attempt(top, "p.md", PARENT % "turns: 99", fakes, journal, watchers=[reported.append])
+    assert replay_events(reported).usage.turns == fakes.questions == 11
 
 
 # ── earlier lives ────────────────────────────────────────────────────────
@@ -541,31 +541,31 @@ def test_a_resumed_run_takes_no_more_steps_than_its_earlier_lives_left(
             together.wait(30)  # all first steps are taken before a second one is
         return "logged"
 
-    journal, hands = MemoryJournal(), Hands(top, steady, log)
-    ended = life(top, "f.yaml", text % most, hands, journal)
+    journal, fakes = MemoryJournal(), Services(top, steady, log)
+    ended = run_attempt(top, "f.yaml", text % most, fakes, journal)
     assert said(ended).endswith(f"its limit of {most} steps ({most} used)")
-    made = len(hands.logged)
+    made = len(fakes.logged)
     for _ in range(3):
-        again = Hands(top, steady)
-        assert said(life(top, "f.yaml", text % most, again, journal)) == said(ended)
+        again = Services(top, steady)
+        assert said(run_attempt(top, "f.yaml", text % most, again, journal)) == said(ended)
         assert again.logged == []
-    more = Hands(top, steady)
-    assert said(life(top, "f.yaml", text % (most + 3), more, journal)).endswith(
+    more = Services(top, steady)
+    assert said(run_attempt(top, "f.yaml", text % (most + 3), more, journal)).endswith(
         f"({most + 3} used)"
     )
     assert len(more.logged) == 3
-    last = Hands(top, steady)
-    assert said(life(top, "f.yaml", text % 99, last, journal)) == "done"
+    last = Services(top, steady)
+    assert said(run_attempt(top, "f.yaml", text % 99, last, journal)) == "done"
     assert made + 3 + len(last.logged) == (16 if text is WIDE else 24)
 
 
-def test_a_step_that_failed_and_is_done_again_in_a_later_life_is_one_step(top: Path) -> None:
+def test_a_step_that_failed_and_is_done_again_in_a_later_run_attempt_is_one_step(top: Path) -> None:
     flow = "limits: {steps: 2}\nsteps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}]\n"
     journal = MemoryJournal()
-    failing = Hands(top, steady, lambda x: ToolResult("log", x == "a", None, "no", (), {}))
-    assert isinstance(life(top, "f.yaml", flow, failing, journal), Failed)
-    hands = Hands(top, steady)
-    assert (said(life(top, "f.yaml", flow, hands, journal)), hands.logged) == ("done", ["b"])
+    failing = Services(top, steady, lambda x: ToolResult("log", x == "a", None, "no", (), {}))
+    assert isinstance(run_attempt(top, "f.yaml", flow, failing, journal), Failed)
+    fakes = Services(top, steady)
+    assert (said(run_attempt(top, "f.yaml", flow, fakes, journal)), fakes.logged) == ("done", ["b"])
 
 
 RETRIED = """\
@@ -584,39 +584,39 @@ def test_no_attempt_begins_when_the_time_of_the_run_is_over_and_the_step_has_not
         clock.now += 2
         return ToolResult("log", False, None, "no", (), {})
 
-    journal, hands = MemoryJournal(), Hands(top, steady, failing)
+    journal, fakes = MemoryJournal(), Services(top, steady, failing)
     short = Budget(Limits(seconds=1), clock=clock)
-    ended = life(top, "f.yaml", RETRIED % "", hands, journal, short)
-    assert (said(ended), hands.logged) == (
+    ended = run_attempt(top, "f.yaml", RETRIED % "", fakes, journal, short)
+    assert (said(ended), fakes.logged) == (
         "the run has reached its limit of 1 second (2 used)",
         ["try"],
     )
     assert failures(journal) == []
-    hands = Hands(top, steady)
-    assert said(life(top, "f.yaml", RETRIED % "", hands, journal, Budget())) == "done"
-    assert hands.logged == ["try", "after"]
+    fakes = Services(top, steady)
+    assert said(run_attempt(top, "f.yaml", RETRIED % "", fakes, journal, Budget())) == "done"
+    assert fakes.logged == ["try", "after"]
 
 
 def test_a_pause_before_an_attempt_takes_no_longer_than_a_limit_lets(top: Path) -> None:
-    hands = Hands(top, steady, lambda _: ToolResult("log", False, None, "no", (), {}))
+    fakes = Services(top, steady, lambda _: ToolResult("log", False, None, "no", (), {}))
     flow = RETRIED.replace("0.001", "3600") % "limits: {seconds: 0.1}\n"
-    ended = life(top, "f.yaml", flow, hands, MemoryJournal())
+    ended = run_attempt(top, "f.yaml", flow, fakes, MemoryJournal())
     assert said(ended).startswith("the run has reached its limit of 0.1 seconds (0.1")
-    assert hands.logged == ["try"]
+    assert fakes.logged == ["try"]
 
 
 # ── hooks that meet a limit ──────────────────────────────────────────────
 
 
-def timed_life(
-    top: Path, file: str, text: str, hands: Hands, journal: MemoryJournal, budget: Budget
+def timed_run_attempt(
+    top: Path, file: str, text: str, fakes: Services, journal: MemoryJournal, budget: Budget
 ) -> Outcome:
     """One life with the hooks of its file, in which time passes as a clock says."""
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
     names: Json = {"run": {"id": "r"}}
     hooks = HookRunner(loaded.program.hooks, call=make_tool_call, names=names, budget=budget)
-    run = new_run(hands, journal.reopen(), folder=str(top), hooks=hooks)
+    run = new_run(fakes, journal.reopen(), folder=str(top), hooks=hooks)
     return performed(loaded, run)
 
 
@@ -650,14 +650,16 @@ def test_a_gate_that_meets_a_limit_of_the_run_decides_nothing(
 ) -> None:
     journal, clock = MemoryJournal(), Clock()
     short = Budget(Limits(seconds=1), clock=clock)
-    ended = timed_life(top, file, text, Hands(top, steady, late_hook(clock)), journal, short)
+    ended = timed_run_attempt(
+        top, file, text, Services(top, steady, late_hook(clock)), journal, short
+    )
     assert (said(ended), failures(journal)) == (
         "the run has reached its limit of 1 second (2 used)",
         [],
     )
-    hands = Hands(top, steady)
-    assert said(timed_life(top, file, text, hands, journal, Budget())) == "done"
-    assert hands.logged == made
+    fakes = Services(top, steady)
+    assert said(timed_run_attempt(top, file, text, fakes, journal, Budget())) == "done"
+    assert fakes.logged == made
 
 
 HEARD = [
@@ -675,14 +677,14 @@ def test_who_is_kept_by_a_limit_from_hearing_of_a_step_hears_of_it_later_and_the
 ) -> None:
     journal, clock = MemoryJournal(), Clock()
     short = Budget(Limits(seconds=1), clock=clock)
-    first = Hands(top, steady, late_hook(clock))
-    ended = timed_life(top, file, text, first, journal, short)
+    first = Services(top, steady, late_hook(clock))
+    ended = timed_run_attempt(top, file, text, first, journal, short)
     assert said(ended) == "the run has reached its limit of 1 second (2 used)"
-    hands = Hands(top, steady)
-    assert said(timed_life(top, file, text, hands, journal, Budget())) == "done"
-    assert hands.logged == made
-    asked = first.questions + hands.questions
+    fakes = Services(top, steady)
+    assert said(timed_run_attempt(top, file, text, fakes, journal, Budget())) == "done"
+    assert fakes.logged == made
+    asked = first.questions + fakes.questions
     assert asked == (4 if file == "c.md" else 0)
-    third = Hands(top, steady)
-    assert said(timed_life(top, file, text, third, journal, Budget())) == "done"
+    third = Services(top, steady)
+    assert said(timed_run_attempt(top, file, text, third, journal, Budget())) == "done"
     assert third.logged == []

@@ -15,7 +15,7 @@ from plait.engine.hook_events import HOOK_EVENTS
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, StepError, too_long
 from plait.views.progress import replay_events
-from runs.attempts import Hands, life, said
+from runs.attempts import Services, run_attempt, said
 from runs.test_replayed_names import HOSTS, TOLD, chatty
 from share import every
 
@@ -63,7 +63,7 @@ DOWN: dict[str, Callable[[Json], Json]] = {
 }
 
 
-class Asked(Hands):
+class Asked(Services):
     """Of the places that the gate is asked about one is such that it cannot answer, until it is up."""
 
     def __init__(self, top: Path, at: int = 0, down: Callable[[Json], Json] = _raises) -> None:
@@ -113,26 +113,28 @@ def test_a_gate_that_could_not_answer_is_asked_again_until_it_can(
 ) -> None:
     file, text = text_of(host, event, GATE + GATES[gate])
     whole = Asked(tmp_path)
-    assert said(life(tmp_path, file, text, whole, MemoryJournal())) == "done"
+    assert said(run_attempt(tmp_path, file, text, whole, MemoryJournal())) == "done"
     assert whole.heard
     for at in range(1, len(whole.heard) + 1):
-        journal, hands = MemoryJournal(), Asked(tmp_path, at, DOWN[down])
-        assert "the gate 'g' could not answer" in said(life(tmp_path, file, text, hands, journal))
-        made = hands.made
+        journal, fakes = MemoryJournal(), Asked(tmp_path, at, DOWN[down])
+        assert "the gate 'g' could not answer" in said(
+            run_attempt(tmp_path, file, text, fakes, journal)
+        )
+        made = fakes.made
         for _ in range(2):
             assert "the gate 'g' could not answer" in said(
-                life(tmp_path, file, text, hands, journal)
+                run_attempt(tmp_path, file, text, fakes, journal)
             )
-            assert without_repeats(hands.made) == made, "it stays there"
-        hands.up = True
-        assert said(life(tmp_path, file, text, hands, journal)) == "done"
-        assert hands.heard == whole.heard
-        assert without_repeats(hands.made) == whole.made, (
+            assert without_repeats(fakes.made) == made, "it stays there"
+        fakes.up = True
+        assert said(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
+        assert fakes.heard == whole.heard
+        assert without_repeats(fakes.made) == whole.made, (
             "nothing is missing, and nothing was done twice"
         )
         assert replay_events(journal.events()).usage.turns == whole.questions
-        assert said(life(tmp_path, file, text, hands, journal)) == "done"
-        assert hands.heard == whole.heard
+        assert said(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
+        assert fakes.heard == whole.heard
 
 
 def without_repeats(made: list[Json]) -> list[Json]:
@@ -159,19 +161,21 @@ def test_a_gate_whose_condition_nobody_can_judge_is_owed_too(
 ) -> None:
     def lived(condition: str) -> str:
         return said(
-            life(tmp_path, *text_of(host, event, JUDGED.replace("COND", condition)), hands, journal)
+            run_attempt(
+                tmp_path, *text_of(host, event, JUDGED.replace("COND", condition)), fakes, journal
+            )
         )
 
-    whole, journal, hands = Asked(tmp_path), MemoryJournal(), Asked(tmp_path)
-    life(tmp_path, *text_of(host, event, ""), whole, MemoryJournal())
+    whole, journal, fakes = Asked(tmp_path), MemoryJournal(), Asked(tmp_path)
+    run_attempt(tmp_path, *text_of(host, event, ""), whole, MemoryJournal())
     assert "the gate 'g' could not answer" in lived(WRONG)
-    made = hands.made
+    made = fakes.made
     assert "the gate 'g' could not answer" in lived(WRONG)
-    assert hands.made == made, "it stays there"
+    assert fakes.made == made, "it stays there"
     assert "the hook 'g' says abort: no" in lived(ALWAYS)
-    assert hands.made == made, "it is asked about the same"
+    assert fakes.made == made, "it is asked about the same"
     assert lived(NEVER) == "done"
-    assert hands.made == whole.made
+    assert fakes.made == whole.made
 
 
 TWO = """\
@@ -190,23 +194,25 @@ def test_who_said_abort_has_heard_and_a_gate_beside_it_that_could_not_answer_has
 ) -> None:
     head, *both = TWO.splitlines(keepends=True)
     file, text = text_of(host, event, head + "".join(both[::order]))
-    journal, hands = MemoryJournal(), Asked(tmp_path, 1)
+    journal, fakes = MemoryJournal(), Asked(tmp_path, 1)
     spoken: list[str] = []
 
     def say(_: Json) -> Json:
         spoken.append("")
         return {"verb": "abort" if len(spoken) == 1 else "continue"}
 
-    hands.tools["say"] = say
+    fakes.tools["say"] = say
     assert re.search(
-        "says abort|could not answer", said(life(tmp_path, file, text, hands, journal))
+        "says abort|could not answer", said(run_attempt(tmp_path, file, text, fakes, journal))
     )
     for _ in range(2):
-        assert "the gate 'g' could not answer" in said(life(tmp_path, file, text, hands, journal))
+        assert "the gate 'g' could not answer" in said(
+            run_attempt(tmp_path, file, text, fakes, journal)
+        )
         assert len(spoken) == 1
-    hands.up = True
-    assert said(life(tmp_path, file, text, hands, journal)) == "done"
-    assert len(spoken) == len(set(hands.heard)) == len(hands.heard)
+    fakes.up = True
+    assert said(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
+    assert len(spoken) == len(set(fakes.heard)) == len(fakes.heard)
 
 
 @pytest.mark.parametrize("verb", ["retry", "continue", "skip"])
@@ -218,17 +224,21 @@ def test_a_call_of_a_node_is_not_made_again_because_a_gate_behind_the_node_could
         '  - {id: g, event: after_step, gate: true, action: {tool: ask, params: {x: "${path}"}}}\n'
         "start: a\nnodes:\n  a: {tool: flaky, next: b}\n  b: {tool: log, params: {x: b}}\n"
     )
-    journal, hands = MemoryJournal(), Asked(tmp_path, 1)
+    journal, fakes = MemoryJournal(), Asked(tmp_path, 1)
 
     def calls() -> int:
-        return sum(tool == "flaky" for tool, _ in hands.calls)
+        return sum(tool == "flaky" for tool, _ in fakes.calls)
 
-    hands.tools["flaky"] = lambda _: failed("flaky", "no") if calls() == 1 else {"ok": calls()}
-    assert "the gate 'g' could not answer" in said(life(tmp_path, "g.yaml", text, hands, journal))
+    fakes.tools["flaky"] = lambda _: failed("flaky", "no") if calls() == 1 else {"ok": calls()}
+    assert "the gate 'g' could not answer" in said(
+        run_attempt(tmp_path, "g.yaml", text, fakes, journal)
+    )
     made = calls()
-    assert "the gate 'g' could not answer" in said(life(tmp_path, "g.yaml", text, hands, journal))
-    hands.up = True
-    assert said(life(tmp_path, "g.yaml", text, hands, journal)) == "done"
+    assert "the gate 'g' could not answer" in said(
+        run_attempt(tmp_path, "g.yaml", text, fakes, journal)
+    )
+    fakes.up = True
+    assert said(run_attempt(tmp_path, "g.yaml", text, fakes, journal)) == "done"
     assert calls() == made == (2 if verb == "retry" else 1)
 
 
@@ -239,12 +249,12 @@ def test_a_verdict_among_several_calls_is_asked_for_again(tmp_path: Path, event:
         f"hooks: [{{id: g, event: {event}, gate: true, actions: [{{tool: say}}, {{tool: log, params: {{x: h}}}}]}}]\n"
         "steps: [{tool: log, params: {x: 1}}]\n"
     )
-    journal, hands = MemoryJournal(), Asked(tmp_path)
-    hands.tools["say"] = lambda _: {"verb": "continue" if hands.up else "abort"}
-    assert "says abort" in said(life(tmp_path, "f.yaml", text, hands, journal))
-    hands.up = True
-    assert said(life(tmp_path, "f.yaml", text, hands, journal)) == "done"
-    assert hands.made == ([0, "h", "h", 1] if event == "step_started" else [0, 1, "h"])
+    journal, fakes = MemoryJournal(), Asked(tmp_path)
+    fakes.tools["say"] = lambda _: {"verb": "continue" if fakes.up else "abort"}
+    assert "says abort" in said(run_attempt(tmp_path, "f.yaml", text, fakes, journal))
+    fakes.up = True
+    assert said(run_attempt(tmp_path, "f.yaml", text, fakes, journal)) == "done"
+    assert fakes.made == ([0, "h", "h", 1] if event == "step_started" else [0, 1, "h"])
 
 
 TAKEN = [
@@ -272,13 +282,13 @@ def test_who_takes_the_failure_of_a_gate_before_something_has_the_last_word(
 ) -> None:
     """The step fails by the gate as by anything else: what is guarded is not done, and that stays so."""
     gate = f'hooks: [{{id: g, event: {event}, gate: true, action: {{tool: ask, params: {{x: "${{path}}"}}}}}}]\n'
-    journal, hands = MemoryJournal(), Asked(tmp_path, 1)
-    hands.tools["bad"] = lambda _: failed("bad", "no")
+    journal, fakes = MemoryJournal(), Asked(tmp_path, 1)
+    fakes.tools["bad"] = lambda _: failed("bad", "no")
     for _ in range(2):
-        assert said(life(tmp_path, "f.yaml", gate + flow, hands, journal)) == "done"
-        assert hands.made == [0, *made]
-        assert sum(tool == "ask" for tool, _ in hands.calls) == asked
-        hands.up = True
+        assert said(run_attempt(tmp_path, "f.yaml", gate + flow, fakes, journal)) == "done"
+        assert fakes.made == [0, *made]
+        assert sum(tool == "ask" for tool, _ in fakes.calls) == asked
+        fakes.up = True
     assert any("the gate 'g' could not answer" in one for one in messages(journal))
 
 

@@ -17,7 +17,7 @@ from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import DeadlineExceeded, Interrupted
 from plait.views.progress import replay_events
-from runs.attempts import Hands, life, said
+from runs.attempts import Services, run_attempt, said
 from share import every
 
 TELL = '{tool: tell, params: {x: "%s ${path} ${step.name} ${step.attempt} ${used.turns} ${cost.steps} ${result}"}}'
@@ -97,14 +97,14 @@ def text_of(host: str, event: str) -> tuple[str, str]:
     ) else head + text
 
 
-class Dying(Hands):
+class Dying(Services):
     """The life ends when a hook tells something for so many-th time."""
 
     def __init__(
         self, top: Path, at: int = 0, end: Callable[[], BaseException] = KeyboardInterrupt
     ) -> None:
         super().__init__(top, chatty)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self._left, self._end = at, end
         self.tools["tell"] = lambda params: self._tell(params["x"])
 
@@ -112,7 +112,7 @@ class Dying(Hands):
         self._left -= 1
         if self._left == 0:
             raise self._end()
-        self.told.append(re.sub(r'"duration":[0-9.e-]+', "", str(x)))
+        self.reported.append(re.sub(r'"duration":[0-9.e-]+', "", str(x)))
         return "heard"
 
     @property
@@ -128,32 +128,33 @@ def top(tmp_path: Path) -> Path:
 
 @pytest.mark.share
 @pytest.mark.parametrize(
-    ("host", "event", "times", "end"), [(*told, end) for told in TOLD for end in ENDS][:: every(3)]
+    ("host", "event", "times", "end"),
+    [(*reported, end) for reported in TOLD for end in ENDS][:: every(3)],
 )
-def test_a_life_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
+def test_a_run_attempt_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
     top: Path, host: str, event: str, times: int, end: Callable[[], BaseException]
 ) -> None:
     file, text = text_of(host, event)
     whole = Dying(top)
-    assert said(life(top, file, text, whole, MemoryJournal())) == "done"
-    assert sum(one.startswith(event) for one in whole.told) >= times
-    for at in range(1, len(whole.told) + 1):
-        journal, hands = MemoryJournal(), Dying(top, at, end)
+    assert said(run_attempt(top, file, text, whole, MemoryJournal())) == "done"
+    assert sum(one.startswith(event) for one in whole.reported) >= times
+    for at in range(1, len(whole.reported) + 1):
+        journal, fakes = MemoryJournal(), Dying(top, at, end)
         with pytest.raises(type(end())):
-            life(top, file, text, hands, journal)
-        assert said(life(top, file, text, hands, journal)) == "done"
-        assert (hands.questions, hands.made) == (whole.questions, whole.made)
-        assert hands.told == whole.told, "each once, and the same"
+            run_attempt(top, file, text, fakes, journal)
+        assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+        assert (fakes.questions, fakes.made) == (whole.questions, whole.made)
+        assert fakes.reported == whole.reported, "each once, and the same"
         assert replay_events(journal.events()).usage.turns == whole.questions
-        assert said(life(top, file, text, hands, journal)) == "done"
-        assert hands.told == whole.told
+        assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+        assert fakes.reported == whole.reported
 
 
 @pytest.mark.parametrize(("host", "event", "times"), TOLD)
 def test_an_end_is_recorded_before_its_hooks(top: Path, host: str, event: str, times: int) -> None:
     file, text = text_of(host, event)
     journal = MemoryJournal()
-    life(top, file, text, Dying(top), journal)
+    run_attempt(top, file, text, Dying(top), journal)
     paths = [one.event.path for one in journal.events() if isinstance(one.event, StepFinished)]
     about = [path.rpartition("/hook:")[0] for path in paths if path.endswith("hook:a")]
     assert len(about) == times
@@ -166,11 +167,11 @@ def test_who_was_not_to_hear_of_it_then_does_not_hear_of_it_later(top: Path) -> 
     flow = "steps: [{tool: log, params: {x: 1}}, {tool: log, params: {x: 2}}]\nhooks:\n"
     flow += f"  - {{id: a, event: step_finished, condition: '${{used.steps}} == 2', action: {TELL % 'a'}}}\n"
     new = f"  - {{id: n, event: step_finished, action: {TELL % 'n'}}}\n"
-    journal, hands = MemoryJournal(), Dying(top)
+    journal, fakes = MemoryJournal(), Dying(top)
     flow = f"limits: {{steps: 9}}\n{flow}"
-    assert said(life(top, "f.yaml", flow, hands, journal)) == "done"
-    assert said(life(top, "f.yaml", flow + new, hands, journal)) == "done"
-    assert [one.partition(" {")[0] for one in hands.told] == ["a steps/1 1 1 0 2"]
+    assert said(run_attempt(top, "f.yaml", flow, fakes, journal)) == "done"
+    assert said(run_attempt(top, "f.yaml", flow + new, fakes, journal)) == "done"
+    assert [one.partition(" {")[0] for one in fakes.reported] == ["a steps/1 1 1 0 2"]
 
 
 SLOW = """\
@@ -189,12 +190,12 @@ steps: [{id: p, prompt: %s, timeout: 0.2, retry: {attempts: 2, initial_delay: 0.
     ],
 )
 def test_the_time_of_hooks_is_no_time_of_the_step(top: Path, event: str, prompt: str) -> None:
-    hands = Dying(top)
-    hands.tools["tell"] = lambda _: time.sleep(0.11)
+    fakes = Dying(top)
+    fakes.tools["tell"] = lambda _: time.sleep(0.11)
     flow = (
         (SLOW % (event, prompt))
         .replace("action: {", "actions: [{")
         .replace('}"}}}]', '}"}}, {tool: tell}, {tool: tell}]}]')
     )
-    assert said(life(top, "f.yaml", flow, hands, MemoryJournal())) == "done"
-    assert hands.questions == (1 if prompt == "hi" else 3)
+    assert said(run_attempt(top, "f.yaml", flow, fakes, MemoryJournal())) == "done"
+    assert fakes.questions == (1 if prompt == "hi" else 3)

@@ -143,7 +143,7 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
     assert "usage   2 turns, 24 tokens, $1.00" in place.plait("show", stopped.result.run).stdout
 
 
-def test_what_a_hook_was_to_be_told_is_recorded_without_secrets(
+def test_what_a_hook_was_to_be_reported_is_recorded_without_secrets(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "s3cr3t-value")
@@ -181,7 +181,7 @@ Greet {input:who}.
 """
 
 
-def test_limits_and_hooks_of_an_xml_head_hold_in_every_life(place: Place) -> None:
+def test_limits_and_hooks_of_an_xml_head_hold_in_every_run_attempt(place: Place) -> None:
     place.write("talk.md", XML % 1)
     script(place, ("Greet Ada.", "Hello."), ("Judge.", "Fine."))
     assert place.plait("run", "talk.md", "-i", "who=Ada", "--prompt-only").stdout == "Greet Ada.\n"
@@ -272,17 +272,19 @@ DONE = {
 
 
 @pytest.mark.parametrize("host", DONE)
-def test_the_end_of_a_run_is_told_once_and_again_when_it_ends_anew(place: Place, host: str) -> None:
+def test_the_end_of_a_run_is_reported_once_and_again_when_it_ends_anew(
+    place: Place, host: str
+) -> None:
     file, text = DONE[host]
     text = f"---\n{ENDED}---\n{text}" if file.endswith(".md") else ENDED + text
     script(place, ("Talk.", "Yes."), ("Talk more.", "More."))
     place.write(file, text)
     place.plait("run", file)
-    told = place.text("notes")
-    assert told.count("end ") == 1
+    reported = place.text("notes")
+    assert reported.count("end ") == 1
     for _ in range(2):
         assert last_line(place.plait("resume").stdout).startswith("✓ done")
-    assert place.text("notes") == told
+    assert place.text("notes") == reported
     place.write(
         file,
         text.replace("text: a", "text: b").replace("'${item}'", "b").replace("Talk.", "Talk more."),
@@ -299,7 +301,7 @@ def test_the_end_of_a_directive_knows_its_limits(place: Place) -> None:
     assert place.text("notes").split() == ["9", "2"]
 
 
-def test_the_end_of_a_run_is_told_in_a_time_of_its_own(place: Place) -> None:
+def test_the_end_of_a_run_is_reported_in_a_time_of_its_own(place: Place) -> None:
     """What is done is not undone because somebody who hears of it is slow."""
     place.write(
         "f.yaml",
@@ -318,7 +320,7 @@ def test_the_end_of_a_run_is_told_in_a_time_of_its_own(place: Place) -> None:
     "more",
     ["action: {tool: team/broken}", "condition: {path: path, op: gt, value: 3}, verb: abort"],
 )
-def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_life(
+def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_run_attempt(
     place: Place, more: str
 ) -> None:
     tool(place, "broken", NOTE.replace("import os, signal, time", "raise RuntimeError('down')"))
@@ -348,7 +350,7 @@ TWICE = (
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_who_had_heard_of_an_end_when_the_run_was_killed_is_not_told_again(
+def test_who_had_heard_of_an_end_when_the_run_was_killed_is_not_reported_again(
     place: Place, inside: bool
 ) -> None:
     if inside:

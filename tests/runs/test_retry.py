@@ -11,7 +11,7 @@ from agents.scripted import says, wants
 from plait.agents.messages import ModelRequest, ModelResponse
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from runs.attempts import Hands, life, said
+from runs.attempts import Services, run_attempt, said
 
 AGENT = "---\npermissions: ['*']\nONCE---\nwork\n"
 TOOLS = "prompt: {text: work, tools: [log]}"
@@ -61,18 +61,18 @@ def top(tmp_path: Path) -> Path:
 def test_no_answer_is_asked_for_and_no_tool_is_called_a_second_time(
     top: Path, file: str, text: str
 ) -> None:
-    journal, hands = MemoryJournal(), Hands(top, Breaking(2))
-    assert said(life(top, file, text, hands, journal)) == "done"
-    assert (hands.logged, hands.questions) == ([0, 1], 5)
+    journal, fakes = MemoryJournal(), Services(top, Breaking(2))
+    assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+    assert (fakes.logged, fakes.questions) == ([0, 1], 5)
 
 
 @pytest.mark.parametrize(("file", "text"), AGAIN)
-def test_nor_in_a_later_life(top: Path, file: str, text: str) -> None:
-    journal, hands = MemoryJournal(), Hands(top, Breaking(4))
-    assert said(life(top, file, text, hands, journal)) != "done"
-    assert (hands.logged, hands.questions) == ([0, 1], 5)
-    assert said(life(top, file, text, hands, journal)) == "done"
-    assert (hands.logged, hands.questions) == ([0, 1], 7)
+def test_nor_in_a_later_run_attempt(top: Path, file: str, text: str) -> None:
+    journal, fakes = MemoryJournal(), Services(top, Breaking(4))
+    assert said(run_attempt(top, file, text, fakes, journal)) != "done"
+    assert (fakes.logged, fakes.questions) == ([0, 1], 5)
+    assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+    assert (fakes.logged, fakes.questions) == ([0, 1], 7)
 
 
 def greedy(ask: ModelRequest) -> ModelResponse:
@@ -97,10 +97,10 @@ LIMITS = [
 def test_a_limit_that_is_reached_is_not_tried_again(top: Path, text: str, limits: str) -> None:
     (top / "limited.md").write_text(LIMITED.replace("LIMITS", limits))
     flow = text.replace("LIMITS", limits)
-    journal, hands = MemoryJournal(), Hands(top, greedy)
+    journal, fakes = MemoryJournal(), Services(top, greedy)
     for _ in range(2):
-        assert "limit of 2" in said(life(top, "f.yaml", flow, hands, journal))
-        assert hands.logged == [0, 1]
+        assert "limit of 2" in said(run_attempt(top, "f.yaml", flow, fakes, journal))
+        assert fakes.logged == [0, 1]
 
 
 def test_limits_of_an_agent_count_all_its_attempts(top: Path) -> None:
@@ -114,12 +114,12 @@ def test_limits_of_an_agent_count_all_its_attempts(top: Path) -> None:
             raise StepError(Failure("the stream broke", "network"))
         return wants(("log", {"x": results})) if results < 3 else says("done")
 
-    journal, hands = MemoryJournal(), Hands(top, model)
-    assert "limit of 3 turns (3 used)" in said(life(top, "f.yaml", flow, hands, journal))
-    assert (hands.logged, hands.questions) == ([0, 1, 2], 4)
+    journal, fakes = MemoryJournal(), Services(top, model)
+    assert "limit of 3 turns (3 used)" in said(run_attempt(top, "f.yaml", flow, fakes, journal))
+    assert (fakes.logged, fakes.questions) == ([0, 1, 2], 4)
     more = flow.replace("turns: 3", "turns: 4")
-    assert said(life(top, "f.yaml", more, hands, journal)) == "done"
-    assert (hands.logged, hands.questions) == ([0, 1, 2], 5)
+    assert said(run_attempt(top, "f.yaml", more, fakes, journal)) == "done"
+    assert (fakes.logged, fakes.questions) == ([0, 1, 2], 5)
 
 
 SLOW = [
@@ -146,9 +146,9 @@ def test_an_agent_whose_time_was_up_goes_on_as_well(top: Path, text: str) -> Non
             raise StepError(Failure("took too long", "timeout"))
         return says("done")
 
-    journal, hands = MemoryJournal(), Hands(top, slow)
-    assert said(life(top, "f.yaml", text, hands, journal)) == "done"
-    assert (hands.logged, hands.questions) == ([0, 1], 4)
+    journal, fakes = MemoryJournal(), Services(top, slow)
+    assert said(run_attempt(top, "f.yaml", text, fakes, journal)) == "done"
+    assert (fakes.logged, fakes.questions) == ([0, 1], 4)
 
 
 def test_limits_count_attempts_whose_time_was_up(top: Path) -> None:
@@ -165,6 +165,6 @@ def test_limits_count_attempts_whose_time_was_up(top: Path) -> None:
             raise StepError(Failure("took too long", "timeout"))
         return wants(("log", {"x": results}))
 
-    journal, hands = MemoryJournal(), Hands(top, slow)
-    assert "limit of 3 turns (3 used)" in said(life(top, "f.yaml", flow, hands, journal))
-    assert (hands.logged, hands.questions) == ([0, 1, 2], 4)
+    journal, fakes = MemoryJournal(), Services(top, slow)
+    assert "limit of 3 turns (3 used)" in said(run_attempt(top, "f.yaml", flow, fakes, journal))
+    assert (fakes.logged, fakes.questions) == ([0, 1, 2], 4)

@@ -154,8 +154,8 @@ steps:
 
 @pytest.mark.parametrize("handler", ["on_failure", "on_exit_code"])
 def test_steps_that_follow_a_failure_know_why_it_failed(place: Place, handler: str) -> None:
-    told = [{"shell": "echo ${error.exit_code} ${error.stderr} ${error.kind}"}]
-    after = {3: told} if handler == "on_exit_code" else told
+    reported = [{"shell": "echo ${error.exit_code} ${error.stderr} ${error.kind}"}]
+    after = {3: reported} if handler == "on_exit_code" else reported
     flow = f"steps: [{{shell: 'echo bad >&2; exit 3', {handler}: {after}}}]\n"
     assert place.check(flow) == []
     assert "3 bad exit" in place.outputs(flow)
@@ -190,10 +190,10 @@ def test_inside_a_repository_git_has_the_fields_that_are_known(place: Place) -> 
     place.repository()
     fields = next(name.fields for name in NAMES if name.name == "git")
     assert fields
-    told = place.outputs(
+    reported = place.outputs(
         f"steps: [{{shell: 'echo {' '.join(f'${{git.{one}:-none}}' for one in fields)}'}}]\n"
     )
-    assert told == [f"main {place.git('rev-parse', 'HEAD')} {place.root}"]
+    assert reported == [f"main {place.git('rev-parse', 'HEAD')} {place.root}"]
 
 
 # ── counts and reasons of a resumed run ──────────────────────────────────
@@ -255,8 +255,8 @@ steps:
 """
     assert place.run(flow).result.status == "failed"
     shown = place.plait("resume", "--dry-run").stdout.splitlines()
-    told = [line.split()[0].removeprefix("steps/") for line in shown]
-    assert told[:5] == [
+    reported = [line.split()[0].removeprefix("steps/") for line in shown]
+    assert reported[:5] == [
         "do/run",
         "do/check@1",
         "do/on_incomplete@1",
@@ -297,8 +297,8 @@ steps:
     fail_workflow: true
 """)
     assert ran.result.status == "failed"
-    told = "at the door, at the door, knocking, 124, false, timeout"
-    assert ran.outputs["steps/hangs/on_failure/0"] == told
+    reported = "at the door, at the door, knocking, 124, false, timeout"
+    assert ran.outputs["steps/hangs/on_failure/0"] == reported
     logs = place.plait("logs", ran.result.run, "hangs").stdout
     assert "at the door\nstderr:\nknocking\n" in logs
 

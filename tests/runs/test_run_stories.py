@@ -339,11 +339,11 @@ def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_onc
 ) -> None:
     notes: list[str] = []
     stop = StopSignal()
-    hands = LocalProcesses(str(tmp_path / "run"), most_kept=45_000_000, note=notes.append)
+    fakes = LocalProcesses(str(tmp_path / "run"), most_kept=45_000_000, note=notes.append)
 
     def printed() -> str | None:
         env = {"PATH": "/usr/bin:/bin"}
-        ended = hands.shell(
+        ended = fakes.shell(
             bound(LONG), shell="sh", cwd=str(tmp_path), env=env, stdin=b"", timeout=60, stop=stop
         )
         assert ended.is_truncated
@@ -489,8 +489,8 @@ def interrupted_retry(place: Place, run: str, **options: Any) -> None:
     """`plait retry`, ended while the last item is worked on."""
     stop = StopSignal()
 
-    def watch(told: EventRecord) -> None:
-        if isinstance(told.event, StepStarted) and told.event.path == "map/item:d/work":
+    def watch(reported: EventRecord) -> None:
+        if isinstance(reported.event, StepStarted) and reported.event.path == "map/item:d/work":
             stop.ask()
 
     observers = RunObservers([watch], stop)

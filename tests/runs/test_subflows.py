@@ -84,7 +84,7 @@ def test_a_node_calls_a_directive(place: Place, action: str) -> None:
     assert ran.outputs["nodes/a/agent"] == "Seen."
 
 
-def test_a_directive_that_is_not_there_is_told_before_anything_runs(place: Place) -> None:
+def test_a_directive_that_is_not_there_is_reported_before_anything_runs(place: Place) -> None:
     directive(place, "team/inner", "description: x", "Look.")
     trusted(place)
     said = place.refusal(
@@ -130,8 +130,8 @@ def test_a_gate_of_a_directive_that_is_called_holds(place: Place) -> None:
         place, "shut", "hooks: [{id: shut, event: run_started, verb: fail, why: closed}]", "Never."
     )
     trusted(place)
-    told = "refused: it was not called: the hook 'no' says fail: not today"
-    script(place, ("Look.", use("demo__mark", line="x")), (told, "Then not."))
+    reported = "refused: it was not called: the hook 'no' says fail: not today"
+    script(place, ("Look.", use("demo__mark", line="x")), (reported, "Then not."))
     assert place.done("steps: [{tool: 'directive:look'}]").value is not None
     assert ledger(place) == []
     ran = place.run("steps: [{tool: 'directive:shut'}]")
@@ -280,12 +280,12 @@ def test_an_agent_inside_has_at_most_what_the_one_around_it_has(place: Place) ->
     nested(place)
     directive(place, "outer", "permissions: [my/graph]", "Outer.")
     trusted(place)
-    told = "refused: there is no tool of this name that you may call; there are no tools"
+    reported = "refused: there is no tool of this name that you may call; there are no tools"
     script(
         place,
         ("Outer.", use("my__graph", n=1)),
         ("Inner 1.", use("demo__mark", line="inner")),
-        (told, "I may not."),
+        (reported, "I may not."),
         ("I may not.", "So be it."),
     )
     ran = place.done("steps: [{tool: 'directive:outer'}]")
@@ -304,20 +304,20 @@ DEPTHS = [
 ]
 
 
-@pytest.mark.parametrize(("depth", "told"), DEPTHS)
+@pytest.mark.parametrize(("depth", "reported"), DEPTHS)
 def test_flows_are_inside_one_another_as_deep_as_the_outermost_lets_them(
-    depth: int, told: str, place: Place
+    depth: int, reported: str, place: Place
 ) -> None:
     nested(place)
     directive(
         place, "outer", f"permissions: [my/graph, demo/mark]\nlimits: {{depth: {depth}}}", "Outer."
     )
     trusted(place)
-    ends = told if depth == 2 else None
+    ends = reported if depth == 2 else None
     script(place, *EXCHANGES[:3], *([(ends, "so")] if ends else [(None, "so")]))
     ran = place.done("steps: [{tool: 'directive:outer'}]")
     said = call_output(ran, "steps/0/agent/turn:1.call:1")
-    assert said.startswith(told)
+    assert said.startswith(reported)
 
 
 def call_output(ran: Ran, path: str) -> str:

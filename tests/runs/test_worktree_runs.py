@@ -16,7 +16,7 @@ import pytest
 
 import plait
 from plait.app import runs as flows
-from plait.app import services as hands
+from plait.app import services
 from plait.app.takeover import look_at, take_over
 from plait.cli import main
 from plait.core.documents import parse
@@ -24,7 +24,7 @@ from plait.core.errors import InputError
 from plait.engine.events import Note
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose
-from program.git_hand import git, new_repository
+from program.fake_git import git, new_repository
 from share import every
 
 HEAD = "map:\n  input: [a, b]\n  max_parallel: 2\n"
@@ -355,7 +355,9 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
     (project / ".ai/bad").unlink()
     git(project, "switch", "-q", "-c", "other")
     notes: list[str] = []
-    observers = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
+    observers = flows.RunObservers(
+        [lambda reported: notes.append(getattr(reported.event, "message", ""))]
+    )
     assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
     said = "the project is at the branch other, but the work of the items was merged into main"
     assert [note for note in notes if note] == [
@@ -478,7 +480,9 @@ def test_reduce_and_merge_steps_see_what_a_retried_item_did(project: Path, commi
     assert failed.status == "failed"
     (project / ".ai/ok").write_text("")
     notes: list[str] = []
-    observers = flows.RunObservers([lambda told: notes.append(getattr(told.event, "message", ""))])
+    observers = flows.RunObservers(
+        [lambda reported: notes.append(getattr(reported.event, "message", ""))]
+    )
     again = flows.retry_flow(failed.run, project=str(project), observers=observers)
     assert again.status == "done", again.failure
     assert {"f-one.txt", "f-two.txt"} <= set(git(project, "ls-tree", "--name-only", "main").split())
@@ -505,7 +509,7 @@ def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
     (place / "base").unlink()
     (place / "f-one.txt").write_text("half")
     (project / ".ai/ok").write_text("")
-    calls, real = itertools.count(1), hands.start_git
+    calls, real = itertools.count(1), services.start_git
 
     def start(*args: Any, **options: Any) -> Any:
         answer = real(*args, **options)

@@ -152,7 +152,7 @@ FURTHER_IN = [
 
 
 @pytest.mark.parametrize(("text", "fix"), FURTHER_IN)
-def test_a_field_that_belongs_further_in_is_told_where(text: str, fix: str) -> None:
+def test_a_field_that_belongs_further_in_is_reported_where(text: str, fix: str) -> None:
     assert validate(parse(text, "f.yaml"))[0].fix == fix
 
 
@@ -162,7 +162,7 @@ def test_what_would_not_fit_further_in_is_not_sent_there() -> None:
     assert problem.fix.startswith("a map has: ")
 
 
-def test_a_command_written_as_a_name_is_told_how_to_write_it() -> None:
+def test_a_command_written_as_a_name_is_reported_how_to_write_it() -> None:
     [problem] = validate(parse("- {name: fix, args: [a]}", "f.yaml"))
     assert problem.fix == "write what it does; a command of an agent is written claude: /name …"
 
@@ -269,7 +269,7 @@ def test_the_schema_refuses_bad_files(schema: Any) -> None:
     assert [text for text in refused if schema.is_valid(parse(text, "f.yaml").data())] == []
 
 
-def test_editors_are_told_what_a_field_means_and_its_default() -> None:
+def test_editors_are_reported_what_a_field_means_and_its_default() -> None:
     timeout = json_schema()["$defs"]["step"]["properties"]["timeout"]
     attempts = json_schema()["$defs"]["retry"]["properties"]["attempts"]
     assert timeout["description"] == "how long it may take; then it is stopped"

@@ -559,7 +559,7 @@ def test_a_command_that_fails_is_a_failed_result_with_its_output(tmp_path: Path)
     )
 
 
-def test_a_shell_command_whose_time_is_up_is_told(tmp_path: Path) -> None:
+def test_a_shell_command_whose_time_is_up_is_reported(tmp_path: Path) -> None:
     result = use("core/shell", tmp_path, command="echo begun; sleep 600", timeout=0.4)
     assert not result.success
     assert "0.4" in (result.error or "")
@@ -586,7 +586,7 @@ def test_json_is_queried_by_the_standard(
     assert use("core/json/query", tmp_path, query=query, data=data).data["values"] == values
 
 
-def test_a_json_file_is_queried_and_mistakes_are_told(tmp_path: Path) -> None:
+def test_a_json_file_is_queried_and_mistakes_are_reported(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text('{"a": {"b": [1, 2, 3]}}')
     (tmp_path / "broken.json").write_text("{")
     assert use("core/json/query", tmp_path, query="$.a.b[*]", path="d.json", max=2).data == {

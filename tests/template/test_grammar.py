@@ -135,7 +135,7 @@ CONTEXT_PARTS: list[tuple[str, Parts]] = [
 
 @pytest.mark.parametrize(("text", "parts"), CONTEXT_PARTS)
 @pytest.mark.parametrize("profile", ["workflow", "graph"])
-def test_a_context_hole_is_read(profile: str, text: str, parts: Parts) -> None:
+def test_a_context_placeholder_is_read(profile: str, text: str, parts: Parts) -> None:
     assert parse(text, profile).parts == parts
 
 
@@ -155,7 +155,7 @@ BARE: list[tuple[str, Parts]] = [
 
 
 @pytest.mark.parametrize(("text", "parts"), BARE)
-def test_a_shell_style_hole_is_read_in_a_workflow_alone(text: str, parts: Parts) -> None:
+def test_a_shell_style_placeholder_is_read_in_a_workflow_alone(text: str, parts: Parts) -> None:
     assert parse(text, "workflow").parts == parts
     if "${" not in text:
         for profile in ("graph", "directive", "prompt", "config"):
@@ -190,7 +190,7 @@ INPUT: list[tuple[str, Parts]] = [
 
 @pytest.mark.parametrize(("text", "parts"), INPUT)
 @pytest.mark.parametrize("profile", ["directive", "graph"])
-def test_an_input_hole_is_read(profile: str, text: str, parts: Parts) -> None:
+def test_an_input_placeholder_is_read(profile: str, text: str, parts: Parts) -> None:
     assert parse(text, profile).parts == parts
 
 
@@ -223,7 +223,9 @@ BRACES: list[tuple[str, list[Any]]] = [
 @pytest.mark.parametrize(
     ("profile", "kind"), [("prompt", PromptPlaceholder), ("config", ParamPlaceholder)]
 )
-def test_a_brace_hole_is_read(profile: str, kind: Any, text: str, expected: list[Any]) -> None:
+def test_a_brace_placeholder_is_read(
+    profile: str, kind: Any, text: str, expected: list[Any]
+) -> None:
     wanted = tuple(Text(it) if isinstance(it, str) else kind(*it) for it in expected)
     assert parse(text, profile).parts == wanted
 
@@ -253,7 +255,7 @@ ENV: list[tuple[str, Parts]] = [
 
 
 @pytest.mark.parametrize(("text", "parts"), ENV)
-def test_a_hole_of_the_environment_is_read(text: str, parts: Parts) -> None:
+def test_a_placeholder_of_the_environment_is_read(text: str, parts: Parts) -> None:
     assert parse(text, "config").parts == parts
 
 
@@ -484,7 +486,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("text", "place", "what"), MALFORMED)
 @pytest.mark.parametrize("profile", ["workflow", "graph"])
-def test_a_malformed_hole_is_text_and_a_flaw(
+def test_a_malformed_placeholder_is_text_and_a_flaw(
     profile: str, text: str, place: tuple[int, int], what: str
 ) -> None:
     flaws = parse(text, profile).flaws
@@ -532,7 +534,7 @@ def test_all_flaws_of_a_template_are_reported_together() -> None:
     )
 
 
-def test_a_flaw_inside_a_hole_that_fails_is_noted_once() -> None:
+def test_a_flaw_inside_a_placeholder_that_fails_is_noted_once() -> None:
     parsed = parse("${file:${}|nope}", "workflow")
     assert [(flaw.start, flaw.what) for flaw in parsed.flaws] == [
         (0, "unknown filter 'nope'"),
@@ -540,7 +542,7 @@ def test_a_flaw_inside_a_hole_that_fails_is_noted_once() -> None:
     ]
 
 
-def test_an_unclosed_hole_does_not_hide_the_next_one() -> None:
+def test_an_unclosed_placeholder_does_not_hide_the_next_one() -> None:
     assert compile_template("${a ${b}").render({"b": "B"}) == "${a B"
 
 
@@ -566,7 +568,7 @@ NESTS = [
 
 
 @pytest.mark.parametrize(("profile", "opener", "closer"), NESTS)
-def test_holes_nest_so_deep_and_no_deeper(profile: str, opener: str, closer: str) -> None:
+def test_placeholders_nest_so_deep_and_no_deeper(profile: str, opener: str, closer: str) -> None:
     parse(opener * MAX_DEPTH + "x" + closer * MAX_DEPTH, profile)
     for depth in (MAX_DEPTH + 1, 5_000):
         with pytest.raises(LimitError, match="placeholders nested more than 64 deep") as caught:
@@ -576,7 +578,7 @@ def test_holes_nest_so_deep_and_no_deeper(profile: str, opener: str, closer: str
 
 @pytest.mark.parametrize("opener", ["${", "{", "{input:", "${a || ", "$${"])
 @pytest.mark.parametrize("profile", ALL)
-def test_what_nests_and_is_no_hole_may_nest_as_it_likes(profile: str, opener: str) -> None:
+def test_what_nests_and_is_no_placeholder_may_nest_as_it_likes(profile: str, opener: str) -> None:
     text = opener * 3_000 + "}" * 3_000
     assert "".join(part.text for part in parse(text, profile).parts if isinstance(part, Text)) in (
         text,
@@ -584,7 +586,7 @@ def test_what_nests_and_is_no_hole_may_nest_as_it_likes(profile: str, opener: st
     )
 
 
-def test_a_hole_that_fails_outside_is_read_inside_once_per_level() -> None:
+def test_a_placeholder_that_fails_outside_is_read_inside_once_per_level() -> None:
     # Read twice at every level, this would take two to the power of sixty steps.
     text = "${file:" * 60 + "x" + "|nope}" * 60
     parsed = parse(text, "workflow")
@@ -700,7 +702,7 @@ def test_parsing_raises_nothing_but_our_errors(text: str, profile: str) -> None:
 
 
 @given(text=scraps)
-def test_spans_of_holes_are_the_text_of_the_holes(text: str) -> None:
+def test_spans_of_placeholders_are_the_text_of_the_placeholders(text: str) -> None:
     for profile in ALL:
         for placeholder in placeholders(parse(text, profile).parts):
             written = text[placeholder.start : placeholder.end]

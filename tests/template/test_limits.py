@@ -63,7 +63,7 @@ BOMBS: list[tuple[str, str, Any]] = [
     BOMBS,
     ids=lambda it: it if isinstance(it, str) and len(it) < 20 else "value",
 )
-def test_many_holes_for_one_large_value_are_refused_before_memory_is_gone(
+def test_many_placeholders_for_one_large_value_are_refused_before_memory_is_gone(
     profile: str, placeholder: str, value: Any
 ) -> None:
     template = compile_template(placeholder * 1_000, profile)
@@ -90,13 +90,13 @@ def test_a_tree_is_counted_as_one() -> None:
         template.render({"a": "x" * MEBIBYTE})
 
 
-def test_few_holes_may_carry_large_values() -> None:
+def test_few_placeholders_may_carry_large_values() -> None:
     value = "x" * (MAX_OUTPUT + 1)
     assert compile_template("<${a}>").render({"a": value}) == f"<{value}>"
     assert compile_template("${a}").render({"a": value}) is value
 
 
-def test_so_many_holes_are_counted() -> None:
+def test_so_many_placeholders_are_counted() -> None:
     distinct = [f"${{a{number}}}" for number in range(FEW_PLACEHOLDERS + 1)]
     assert not compile_template("".join(distinct[:FEW_PLACEHOLDERS])).counted
     assert compile_template("".join(distinct)).counted

@@ -83,7 +83,7 @@ def test_a_list_spreads_also_when_an_earlier_stage_filled_it() -> None:
     assert render_words(template, {}) == ["a", "b c"]
 
 
-def test_an_argument_refuses_nul_and_says_which_hole() -> None:
+def test_an_argument_refuses_nul_and_says_which_placeholder() -> None:
     expected = (
         "<template>:1:3: an argument cannot hold NUL\n1 | x ${a}\n  |   ^^^^\n"
         "fix: remove it from the value, or pass the value through a file or stdin"
@@ -333,7 +333,7 @@ def test_strict_holds_in_every_sink(sink: Any) -> None:
 @pytest.mark.parametrize(
     "sink", [render_words, render_header, render_env, render_text, render_json]
 )
-def test_many_holes_for_one_large_value_meet_a_limit_in_every_sink(sink: Any) -> None:
+def test_many_placeholders_for_one_large_value_meet_a_limit_in_every_sink(sink: Any) -> None:
     for value in ("x" * (1 << 20), ["x" * (1 << 20)]):
         with pytest.raises(LimitError, match="longer than 16,777,216 characters"):
             sink(compile_template("${a} " * 1_000), {"a": value})

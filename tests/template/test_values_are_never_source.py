@@ -108,7 +108,7 @@ def test_a_value_in_an_argument_of_the_environment_is_inert(value: str) -> None:
 
 
 @given(value=hostile_texts)
-def test_filling_leaves_the_other_stages_as_holes(value: str) -> None:
+def test_filling_leaves_the_other_stages_as_placeholders(value: str) -> None:
     first = compile_template("{input:v}|${a}|{input:w}", "graph").fill(
         {"inputs": {"v": value}}, stage=1
     )
@@ -119,13 +119,13 @@ def test_filling_leaves_the_other_stages_as_holes(value: str) -> None:
     )
 
 
-def test_a_default_of_an_earlier_stage_keeps_its_later_holes() -> None:
+def test_a_default_of_an_earlier_stage_keeps_its_later_placeholders() -> None:
     template = compile_template("{input:a:${b}}", "graph")
     assert template.fill({"inputs": {}}, stage=1).fill({"b": [1]}, stage=2).render({}) == [1]
     assert template.fill({"inputs": {}}, stage=1).placeholders == ("b",)
 
 
-def test_a_default_of_a_later_stage_takes_its_earlier_holes() -> None:
+def test_a_default_of_a_later_stage_takes_its_earlier_placeholders() -> None:
     template = compile_template("<${x:-{input:a}}>", "graph")
     assert (
         template.fill({"inputs": {"a": "${b}"}}, stage=1).fill({"b": "B"}, stage=2).render({})
@@ -133,7 +133,9 @@ def test_a_default_of_a_later_stage_takes_its_earlier_holes() -> None:
     )
 
 
-def test_an_empty_default_beside_a_hole_does_not_make_the_hole_a_whole_value() -> None:
+def test_an_empty_default_beside_a_placeholder_does_not_make_the_placeholder_a_whole_value() -> (
+    None
+):
     template = compile_template("${x:-}${n}", "workflow")
     assert template.fill({"n": 3}, stage=2).render({}) == template.render({"n": 3}) == "3"
 

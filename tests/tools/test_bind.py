@@ -253,7 +253,7 @@ def test_code_of_the_author_may_stand_in_another_key() -> None:
     assert process(config, {"code": "evil"}).argv == ("python3", "-c", "print(1)")
 
 
-def test_a_script_without_holes_is_left_alone() -> None:
+def test_a_script_without_placeholders_is_left_alone() -> None:
     script = "awk '{print $1}' | while read -r x; do echo ${x}; done"
     assert process({"command": "bash", "args": ["-c", script]}).argv == ("bash", "-c", script)
 
@@ -408,16 +408,16 @@ SLIPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("primitive", "config", "told"), SLIPS)
+@pytest.mark.parametrize(("primitive", "config", "reported"), SLIPS)
 def test_a_key_that_is_almost_one_of_ours_is_named(
-    primitive: str, config: dict[str, Any], told: str | None
+    primitive: str, config: dict[str, Any], reported: str | None
 ) -> None:
-    if told is None:
+    if reported is None:
         bound(primitive, config)
         return
     with pytest.raises(InputError) as caught:
         bound(primitive, config)
-    assert caught.value.what == told
+    assert caught.value.what == reported
     assert "did you mean '" in str(caught.value.fix)
 
 
@@ -453,7 +453,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("primitive", "config", "what"), WRONG)
-def test_a_wrong_config_is_told(primitive: str, config: dict[str, Any], what: str) -> None:
+def test_a_wrong_config_is_reported(primitive: str, config: dict[str, Any], what: str) -> None:
     with pytest.raises(InputError) as caught:
         bound(primitive, config)
     assert (caught.value.what, caught.value.where, caught.value.exit_code) == (what, "/p/t.yaml", 2)

@@ -162,10 +162,10 @@ def test_a_warm_call_notices(
     change(here)
     try:
         result = call_tool(tools, "my/quick", {})
-        told = result.data["said"] if result.success else str(result.error)
+        reported = result.data["said"] if result.success else str(result.error)
     except plait.PlaitError as error:
-        told = str(error.code)
-    assert expected in told
+        reported = str(error.code)
+    assert expected in reported
 
 
 def test_a_file_of_the_project_shadows_one_of_the_user_that_was_warm(here: Project) -> None:

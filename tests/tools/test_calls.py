@@ -187,7 +187,7 @@ def test_a_dry_run_says_what_is_hidden_by_what(project: MakeProject) -> None:
     assert here.dry("my/tool")["shadows"] == [str(hidden)]
 
 
-def test_all_of_a_wrong_call_is_told_before_anything_runs(project: MakeProject) -> None:
+def test_all_of_a_wrong_call_is_reported_before_anything_runs(project: MakeProject) -> None:
     here = project().trust()
     schema = {
         "type": "object",
@@ -705,9 +705,9 @@ def test_what_a_header_calls_secret_is_shown_nowhere(project: MakeProject) -> No
     params = {"code": "op3n-sesame", "city": "Bonn"}
     result = call_tool(here.toolbox, "t", params)
     assert result.data["said"] == "*** *** Bonn"
-    told = json.dumps([result.record(), plan_call(here.toolbox, "t", params)])
-    assert "op3n" not in told
-    assert "s3cret-of-host" not in told
+    reported = json.dumps([result.record(), plan_call(here.toolbox, "t", params)])
+    assert "op3n" not in reported
+    assert "s3cret-of-host" not in reported
     assert result.data["coded"].count("***") == 1
     assert (
         plait.call("t", params, project=here.root)["data"]["said"]
@@ -743,12 +743,12 @@ def test_output_beyond_the_limit_is_an_error_that_names_its_file(project: MakePr
     assert len(list(file.parent.iterdir())) == 1
 
 
-def test_a_project_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_project_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no folder '.*/nowhere'"):
         plait.call("core/file/list", project=tmp_path / "nowhere")
 
 
-def test_names_that_a_file_may_not_set_are_told(project: MakeProject) -> None:
+def test_names_that_a_file_may_not_set_are_reported(project: MakeProject) -> None:
     here = project().trust()
     here.write(".env", "PATH=/evil\nLD_PRELOAD=x\nCITY=Bonn\n")
     here.config("t", config={"command": "true"})

@@ -35,7 +35,7 @@ def chains(top: Path) -> Chains:
     )
 
 
-def test_a_missing_executor_is_told_with_what_was_meant(tmp_path: Path) -> None:
+def test_a_missing_executor_is_reported_with_what_was_meant(tmp_path: Path) -> None:
     path = put(tmp_path, "a", "my/runtme")
     put(tmp_path, "my/runtime", "core/primitives/subprocess")
     with pytest.raises(InputError) as caught:

@@ -214,7 +214,7 @@ def test_a_missing_parameter_is_named() -> None:
         {"$ref": "file:///etc/passwd"},
     ],
 )
-def test_a_schema_that_is_none_is_told(schema: dict[str, Any]) -> None:
+def test_a_schema_that_is_none_is_reported(schema: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         validate_params({"a": 1}, item(config_schema=schema))
     assert caught.value.code == "bad-schema"

@@ -845,7 +845,7 @@ def test_d42_a_config_that_refers_to_itself_is_an_error(
     assert (error.code, error.what) == ("config-cycle", f"the config refers to itself: {circle}")
 
 
-def test_d42_defaults_may_hold_braces_and_other_holes(project: MakeProject) -> None:
+def test_d42_defaults_may_hold_braces_and_other_placeholders(project: MakeProject) -> None:
     here = project(B="b").trust()
     here.config(
         "my/defaults",

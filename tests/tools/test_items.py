@@ -90,7 +90,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("keys", "what", "fix"), WRONG)
-def test_what_is_wrong_is_told_with_its_fix(keys: dict[str, Any], what: str, fix: str) -> None:
+def test_what_is_wrong_is_reported_with_its_fix(keys: dict[str, Any], what: str, fix: str) -> None:
     with pytest.raises(DocumentError) as caught:
         header(**keys)
     assert str(caught.value) == f"t.yaml:1:1: {what}\n1 | key: value\n  | ^^^\nfix: {fix}"

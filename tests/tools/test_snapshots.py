@@ -154,7 +154,7 @@ def test_a_cache_that_is_a_link_is_refused(tmp_path: Path) -> None:
         Snapshots(str(tmp_path / "cache")).place(item(tmp_path, "t.py", b"x"), None, [])
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as caught:
         Snapshots(str(tmp_path / "file" / "cache")).place(item(tmp_path, "t.py", b"x"), None, [])

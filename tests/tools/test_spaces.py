@@ -161,7 +161,7 @@ def test_two_files_with_one_id_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_bundles_answer_last_and_are_told_apart(tmp_path: Path) -> None:
+def test_bundles_answer_last_and_are_reported_apart(tmp_path: Path) -> None:
     put(tmp_path, "one", "tools/b.py", "tools/a.py")
     put(tmp_path, "two", "tools/b.py")
     put(tmp_path, "system", "tools/a.py")
@@ -176,7 +176,7 @@ def test_bundles_answer_last_and_are_told_apart(tmp_path: Path) -> None:
     assert labels == ["system", "system:one"]
 
 
-def test_a_missing_tool_is_told_with_what_was_meant(tmp_path: Path) -> None:
+def test_a_missing_tool_is_reported_with_what_was_meant(tmp_path: Path) -> None:
     put(tmp_path, "user", "tools/team/report.py")
     error = spaces_in(tmp_path).missing("team/reprt")
     folders = ", ".join(f"{tmp_path}/{name}/tools" for name in NAMES)

@@ -218,12 +218,12 @@ def test_a_tool_that_fails_says_what_did_not_come_along(
     helper = here.write(".ai/tools/my/helper.py", "")
     (here.space / "tools/my/link.py").symlink_to(helper)
     assert main(["call", "my/tool", "--project", str(here.root)]) == 1
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert (
         f"  {helper}: it is not signed\n  {here.space}/tools/my/link.py: it is a link, or no file\n"
-        in told
+        in reported
     )
-    assert "No module named 'helper'" in told
+    assert "No module named 'helper'" in reported
 
 
 def test_a_lock_holds_for_what_lies_beside_a_tool(here: Project) -> None:
@@ -265,8 +265,8 @@ def test_verify_says_that_a_tool_may_not_run_because_of_a_file_beside_it(
     (here.space / "tools/team/data.txt").write_text("evil")
     capsys.readouterr()
     assert main(["verify"]) == 3
-    told = "✗ team/report  project: data.txt beside it: its bytes are not those that were signed\n  fix: "
-    assert told in capsys.readouterr().out
+    reported = "✗ team/report  project: data.txt beside it: its bytes are not those that were signed\n  fix: "
+    assert reported in capsys.readouterr().out
     assert main(["verify", "team/report", "--json"]) == 3
     (record,) = json.loads(capsys.readouterr().out)
     assert (record["item_id"], record["allowed"], record["code"]) == (

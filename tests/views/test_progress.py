@@ -202,7 +202,7 @@ def test_a_step_that_is_forgotten_is_to_be_done_again() -> None:
     assert progress.parts["setup"].group.success_count == 1
 
 
-def test_a_fan_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
+def test_a_map_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
     value = Succeeded(
         {"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75}
     )
@@ -252,7 +252,7 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
     assert tally(progress) == (3, 3, 0, 0)
 
 
-def test_what_failed_and_was_done_in_a_later_life_is_no_longer_a_failure() -> None:
+def test_what_failed_and_was_done_in_a_later_run_attempt_is_no_longer_a_failure() -> None:
     first = [opened(), begun("setup"), begun("setup/0"), ended("setup/0", outcome=Failed(BROKEN))]
     assert [failed.path for failed in replay_events(first).failures.last] == ["setup/0"]
     again = replay_events(
@@ -346,7 +346,7 @@ def test_what_was_inside_a_step_that_has_ended_no_longer_runs() -> None:
     assert progress.running_count == 1
 
 
-def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_told() -> None:
+def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_reported() -> None:
     progress = replay_events(
         [
             opened(),
@@ -358,9 +358,9 @@ def test_items_inside_a_step_are_counted_while_it_runs_and_their_failures_are_to
         ]
     )
     (step,) = progress.running(progress.parts["setup"])
-    fan = progress.map_inside(step)
-    assert fan is not None
-    assert (fan.total, fan.success_count, fan.failure_count) == (5, 1, 1)
+    map_step = progress.map_inside(step)
+    assert map_step is not None
+    assert (map_step.total, map_step.success_count, map_step.failure_count) == (5, 1, 1)
     assert [one.path for one in progress.failures.last] == ["setup/0/each/item:b"]
     progress.add(ended("setup/0/each"))
     assert progress.map_inside(step) is None
@@ -431,7 +431,7 @@ def test_each_event_gives_the_updates_it_brings() -> None:
     progress = Progress()
     start = opened()
     assert progress.add(start) == (Update("run", start.event),)
-    part, fan = progress.parts["setup"], progress.parts["map"]
+    part, map_step = progress.parts["setup"], progress.parts["map"]
     retried = Row("any", "measure", "failed", 0.0, cause="exit 2")
     story = [
         (begun("setup"), [("part", part, None)]),
@@ -441,10 +441,10 @@ def test_each_event_gives_the_updates_it_brings() -> None:
         (ended("setup/0", title="measure"), [("step", part, None)]),
         (ended("setup"), [("part", part, None)]),
         (said(Note("setup", "look")), [("note", None, NoteRow("setup", "look"))]),
-        (begun("map"), [("part", fan, None)]),
-        (said(ItemsCounted("map", 2)), [("part", fan, None)]),
-        (ended("map/item:a"), [("item", fan, None)]),
-        (ended("map"), [("part", fan, None)]),
+        (begun("map"), [("part", map_step, None)]),
+        (said(ItemsCounted("map", 2)), [("part", map_step, None)]),
+        (ended("map/item:a"), [("item", map_step, None)]),
+        (ended("map"), [("part", map_step, None)]),
         (said(RunEnded("done")), [("run", None, None)]),
     ]
     for record, updates in story:
@@ -453,7 +453,7 @@ def test_each_event_gives_the_updates_it_brings() -> None:
         assert all(one.event is record.event for one in found)
 
 
-def test_a_failure_is_told_once_where_a_person_knows_it() -> None:
+def test_a_failure_is_reported_once_where_a_person_knows_it() -> None:
     inner = Failure("exit code 1", "exit", 1, path="map/item:a/0")
     progress = replay_events(
         [opened(), *counted(1), begun("map/item:a", title="src/a.py"), begun("map/item:a/0")]
@@ -464,7 +464,7 @@ def test_a_failure_is_told_once_where_a_person_knows_it() -> None:
     assert [one.level for one in progress.add(ended("map", outcome=Failed(inner)))] == ["part"]
 
 
-def test_a_part_that_gives_up_itself_is_told() -> None:
+def test_a_part_that_gives_up_itself_is_reported() -> None:
     enough = Failure("3 items failed, and max_failures is 3", "stopped", path="map")
     progress = replay_events([opened(), *counted(9)])
     update, _ = progress.add(ended("map", outcome=Failed(enough)))

@@ -179,8 +179,8 @@ def interrupted(project: Path, run: str | None = None) -> str:
     """A life of a run that ends while the last item is worked on; the next one does changed items again."""
     stop = StopSignal()
 
-    def watch(told: EventRecord) -> None:
-        if isinstance(told.event, StepStarted) and told.event.path == "map/item:9/0":
+    def watch(reported: EventRecord) -> None:
+        if isinstance(reported.event, StepStarted) and reported.event.path == "map/item:9/0":
             stop.ask()
 
     observers = RunObservers([watch], stop)

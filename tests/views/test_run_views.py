@@ -391,7 +391,7 @@ def test_a_map_that_has_no_items_yet_looks_for_them() -> None:
     ]
 
 
-def test_what_finds_the_items_is_no_step_that_anybody_is_told_of() -> None:
+def test_what_finds_the_items_is_no_step_that_anybody_is_reported_of() -> None:
     stream = io.StringIO()
     found = [
         (1.0, over("map/items", "items", "the items", Succeeded({"count": 1}))),
@@ -673,11 +673,11 @@ class Noting(QuietView):
 
     def __init__(self) -> None:
         super().__init__(io.StringIO())
-        self.told: list[bool] = []
+        self.reported: list[bool] = []
         self.heard = Flag()
 
     def stopping(self, *, at_once: bool) -> None:
-        self.told.append(at_once)
+        self.reported.append(at_once)
         self.heard.set()
 
 
@@ -711,7 +711,7 @@ def test_a_signal_lets_the_run_stop_and_is_its_exit_code(number: signal.Signals,
 
     before = signal.getsignal(number)
     assert run_with_view(start, view) == code
-    assert view.told == [False]
+    assert view.reported == [False]
     assert signal.getsignal(number) is before
 
 
@@ -738,7 +738,7 @@ def test_the_second_signal_is_at_once() -> None:
             view.heard.clear()
             os.kill(os.getpid(), signal.SIGINT)
             assert view.heard.wait(10)
-    assert (heard, view.told, stop.at_once) == ([signal.SIGINT] * 2, [False, True], True)
+    assert (heard, view.reported, stop.at_once) == ([signal.SIGINT] * 2, [False, True], True)
 
 
 @pytest.mark.usefixtures("_heeded")
@@ -997,13 +997,13 @@ def test_show_for_programs_has_every_failure() -> None:
     record = report_json(
         Report("7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story))
     )
-    setup, fan, _ = record["phases"]
+    setup, map_step, _ = record["phases"]
     assert [(step["path"], step["status"]) for step in setup["steps"]] == [
         ("setup/0", "done"),
         ("setup/1", "skipped"),
     ]
-    assert (fan["total"], fan["done"], fan["failed"]) == (3, 2, 1)
-    assert [(one["title"], one["failure"]["exit_code"]) for one in fan["failures"]] == [
+    assert (map_step["total"], map_step["done"], map_step["failed"]) == (3, 2, 1)
+    assert [(one["title"], one["failure"]["exit_code"]) for one in map_step["failures"]] == [
         ("src/old.py", 2)
     ]
     assert json.loads(json_line(record)) == record

@@ -45,20 +45,20 @@ class Future:
         self.status = "pending"
         self.value: object = None
         self.items: list[str] = []
-        self._told: Callable[[Any], None] | None = None
+        self._reported: Callable[[Any], None] | None = None
         self._lock = threading.Lock()
 
-    def add_done_callback(self, told: Callable[[Any], None]) -> None:
+    def add_done_callback(self, reported: Callable[[Any], None]) -> None:
         with self._lock:
-            self._told = told
+            self._reported = reported
             if self.status != "pending":
-                told(self)
+                reported(self)
 
     def end(self, status: str, value: object = None) -> None:
         with self._lock:
             self.status, self.value = status, value
-            if self._told is not None:
-                self._told(self)
+            if self._reported is not None:
+                self._reported(self)
 
     def exception(self) -> object:
         return self.value
@@ -174,7 +174,7 @@ class Scheduler:
     def worker(self) -> str:
         return f"tcp://{self.deaths}"
 
-    def fetch(self, client: object, keys: list[str], told: Callable[[Fetched], None]) -> None:  # noqa: ARG002 - the real one's shape
+    def fetch(self, client: object, keys: list[str], reported: Callable[[Fetched], None]) -> None:  # noqa: ARG002 - the real one's shape
         if self.unheard:
             self.unheard -= 1
             return
@@ -184,7 +184,7 @@ class Scheduler:
             key for key in keys if not self.fetched(self.futures[key].items[0], self.asked[key])
         )
         replies = {} if missing else {key: self.futures[key].value for key in keys}
-        told(Fetched(replies, missing))  # type: ignore[arg-type]
+        reported(Fetched(replies, missing))  # type: ignore[arg-type]
 
     def run(
         self,
@@ -298,10 +298,10 @@ class Played:
         self.run = new_run(journal=self.journal, mask=lambda text: self.hidden(text))
         self.ended: list[tuple[str, Outcome]] = []
         self.taken = 0
-        fan = Map("map", None, step_list("each", []), "f")  # type: ignore[arg-type]
+        map_step = Map("map", None, step_list("each", []), "f")  # type: ignore[arg-type]
         deadline = None if seconds is None else time.monotonic() + seconds
         map_run = remote_map_run(
-            fan, StepContext(self.run, "map", Scope(), deadline=deadline), items
+            map_step, StepContext(self.run, "map", Scope(), deadline=deadline), items
         )
         crew = DaskRun(
             self.scheduler, self.packer, self.items(items),  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ def done(key: str) -> protocol.ItemCompleted:
     )
 
 
-def test_every_item_is_sent_recorded_and_told_once() -> None:
+def test_every_item_is_sent_recorded_and_reported_once() -> None:
     played = Played(lambda key, _: done(key)).go()
     assert sorted(played.recorded) == sorted(f"map/item:{n}" for n in range(20))
     assert sorted(key for key, _ in played.ended) == sorted(str(n) for n in range(20))

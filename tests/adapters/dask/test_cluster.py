@@ -333,9 +333,9 @@ def test_a_name_that_no_item_has_is_noted_by_each_worker_once(tmp_path: Path, cl
     )
     notes: list[str] = []
 
-    def hear(told: EventRecord) -> None:
-        if isinstance(told.event, Note):
-            notes.append(told.event.message)
+    def hear(reported: EventRecord) -> None:
+        if isinstance(reported.event, Note):
+            notes.append(reported.event.message)
 
     (tmp_path / "flow.yaml").write_text(flow)
     run_flow(str(tmp_path / "flow.yaml"), Options(backend=cluster), observers=RunObservers([hear]))
@@ -458,8 +458,8 @@ def test_the_guardian_of_a_worker_is_killed_or_stopped(
     monkeypatch.chdir(place.root)
     flow = STRUCK_FLOW.format(f"shell: exec sh work.sh {how} ${{item}}")
     place.write("flow.yaml", flow.replace("map:\n", "map:\n  shared: true\n"))
-    told = live_through(place, capsys, how, "--backend", cluster)
-    worker, _, what = told.partition(": ")
+    reported = live_through(place, capsys, how, "--backend", cluster)
+    worker, _, what = reported.partition(": ")
     assert (worker.split("tcp://")[0], what) == ("worker ", said)
 
 
@@ -471,5 +471,5 @@ def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
     from plait.app.services import LocalTools
     from plait.engine.event_bus import StopSignal
 
-    hands = LocalTools(str(tmp_path), str(tmp_path), StopSignal(), env={})
-    assert not any(isinstance(one, threading.local) for one in gc.get_referents(hands, vars(hands)))
+    fakes = LocalTools(str(tmp_path), str(tmp_path), StopSignal(), env={})
+    assert not any(isinstance(one, threading.local) for one in gc.get_referents(fakes, vars(fakes)))

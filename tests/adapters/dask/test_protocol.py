@@ -213,14 +213,14 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "told"), BROKEN)
+@pytest.mark.parametrize(("said", "reported"), BROKEN)
 def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(
-    said: Exception, told: str
+    said: Exception, reported: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)}, str)
     assert str(caught.value) == (
-        f"Plait cannot be loaded on workers: tcp://w: {told}\n"
+        f"Plait cannot be loaded on workers: tcp://w: {reported}\n"
         "fix: python -c 'import plait' there, with the Python that runs the worker, says more"
     )
 

@@ -196,7 +196,9 @@ def test_no_journal_no_result_and_no_error_gets_a_secret_from_a_worker(reply: ob
 
 
 @pytest.mark.parametrize("error", [RuntimeError(SAID), ImportError(SAID, name="attrs")])
-def test_a_worker_that_raises_when_it_is_greeted_is_told_without_secrets(error: Exception) -> None:
+def test_a_worker_that_raises_when_it_is_greeted_is_reported_without_secrets(
+    error: Exception,
+) -> None:
     played = Played(lambda key, _: done(key))
     played.hide(mask)
     played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(workers or ["w"], error)  # type: ignore[method-assign]
@@ -214,7 +216,7 @@ def test_a_secret_in_a_version_stops_no_run(secret: str) -> None:
     assert len(played.ended) == 20
 
 
-def test_another_version_is_told_without_secrets() -> None:
+def test_another_version_is_reported_without_secrets() -> None:
     played = Played(lambda key, _: done(key))
     played.hide(Masker(["very.secret.4711"]).mask)
     played.scheduler.run = lambda *_, workers, **__: dict.fromkeys(  # type: ignore[method-assign]

@@ -21,8 +21,8 @@ from plait.engine.step import DEFAULT_POLICY, Policy, Step
 from plait.program.action_step import ActionStep
 from plait.program.map import ErrorPolicy, Map
 from plait.program.worktrees.isolation import Isolation
+from program.fake_git import git, new_repository
 from program.fakes import Acting, new_run, performed, step, steps
-from program.git_hand import git, new_repository
 
 WHO = {"GIT_CONFIG_NOSYSTEM": "1"}
 
@@ -120,7 +120,7 @@ class Place:
     def worktrees(self) -> Path:
         return self.folder / self.state / "worktrees"
 
-    def life(self, *, retried: Sequence[str] = (), repeat: Sequence[str] = ()) -> Outcome:
+    def run_attempt(self, *, retried: Sequence[str] = (), repeat: Sequence[str] = ()) -> Outcome:
         """Perform the map, with what the journal knows of it."""
         run = new_run(
             journal=self.journal,
@@ -133,12 +133,12 @@ class Place:
         )
         self.project.mkdir(parents=True, exist_ok=True)
         try:
-            return performed(self.fan, run, directory=str(self.project))
+            return performed(self.map_step, run, directory=str(self.project))
         finally:
             self.journal.reopen()
 
     @property
-    def fan(self) -> Map:
+    def map_step(self) -> Map:
         return Map(
             "map",
             Given(self.items),

@@ -38,14 +38,14 @@ def retried(place: Place) -> None:
     items = [f"map/item:{item}" for item in place.items]
     for path in ("map", *items):
         place.journal.append(StepInvalidated(path, "it is retried", below=False))
-    place.life(retried=items)
+    place.run_attempt(retried=items)
 
 
 def test_copies_that_were_refused_half_way_do_not_stay_and_a_retry_adds_none(
     tmp_path: Path,
 ) -> None:
     place = copying(tmp_path, "${item}.in", "missing")
-    place.life()
+    place.run_attempt()
     for _ in range(2):
         retried(place)
         assert failure_of(place, "map/item:a").message.splitlines()[0] == (
@@ -64,7 +64,7 @@ def test_copies_for_which_there_is_no_room_do_not_stay(
 
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copyfileobj", is_full)
-        place.life()
+        place.run_attempt()
     assert (
         failure_of(place, "map/item:a")
         .message.splitlines()[0]
@@ -83,7 +83,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     "when", ["while copying", "before it is recorded", "before it is handed over"]
 )
-def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
+def test_copies_that_a_kill_left_go_with_the_next_run_attempt_or_by_cleaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     place = copying(tmp_path, "${item}.in", items=("a",))
@@ -103,7 +103,7 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
         else:
             patched.setattr(GitWorktrees, "publish", dies)
         with pytest.raises(Killed):
-            place.life()
+            place.run_attempt()
     assert len(place.left()) == 1
     runs = str(tmp_path / "runs")
     shutil.copytree(tmp_path / "runs", tmp_path / "copy")
@@ -115,7 +115,7 @@ def test_copies_that_a_kill_left_go_with_the_next_life_or_by_cleaning(
     assert place.left() == []
     shutil.rmtree(tmp_path / "runs")
     (tmp_path / "copy").rename(tmp_path / "runs")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.ran == ["a"]
     assert place.left() == []
 
@@ -128,7 +128,7 @@ def test_the_copies_in_which_a_failed_item_worked_stay(tmp_path: Path) -> None:
         raise StepError(Failure("no"))
 
     place.does = fails
-    place.life()
+    place.run_attempt()
     [kept] = place.left()
     retried(place)
     assert place.ran == ["a", "a"]

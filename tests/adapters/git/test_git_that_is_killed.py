@@ -19,8 +19,8 @@ from plait.core.errors import PlaitError, ProcessError
 from plait.engine.events import StepInvalidated
 from plait.engine.outcome import Succeeded
 from plait.program.worktrees.ports import Leftover
+from program.fake_git import git
 from program.fakes import failure_of
-from program.git_hand import git
 
 Picks = Callable[[Sequence[str]], bool]
 
@@ -77,7 +77,7 @@ def test_whichever_question_about_a_ref_is_killed_all_is_merged_in_the_end(
     place.start = killing(lambda args: "--verify" in args and next(questions) == number)
     said = ""
     try:
-        place.life()
+        place.run_attempt()
     except PlaitError as error:
         said = str(error)
     assert "no commit" not in said
@@ -87,7 +87,7 @@ def test_whichever_question_about_a_ref_is_killed_all_is_merged_in_the_end(
     ]
     for path in ("map", *failed):
         place.journal.append(StepInvalidated(path, "again", below=False))
-    assert isinstance(place.life(retried=failed), Succeeded)
+    assert isinstance(place.run_attempt(retried=failed), Succeeded)
     assert sorted(place.merged()) == ["a", "b", "c"]
     assert place.left() == []
 
@@ -97,7 +97,7 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
 ) -> None:
     place = Place(tmp_path, items=("a",), state="runs/r1", does=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        place.life()
+        place.run_attempt()
 
     def is_full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -117,7 +117,7 @@ def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
     assert found == ["what git works with here cannot be written: No space left on device"]
 
 
-def test_a_path_without_end_is_told_by_how_it_begins_and_ends() -> None:
+def test_a_path_without_end_is_reported_by_how_it_begins_and_ends() -> None:
     message = Leftover("/runs/0-a/" + "d/" * 2000 + "last", "closed", "File name too long").message
     assert "/runs/0-a/d/" in message
     assert "…" in message
@@ -141,18 +141,18 @@ def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_foll
 
     place = Place(tmp_path, items=("a",), start=start)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=5 << 10))
-    message = failure_of(place.life()).message
+    message = failure_of(place.run_attempt()).message
     full = f"(the disk of {place.repository} is full: 5 KiB are free)"
     assert f"unable to write file a.txt {full}\nfree some space" in message
     assert "stash" not in message
     with pytest.raises(AssertionError, match=r"index\.lock"):
         git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
     place.start = start_git
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.status(), place.merged()) == ("", ["a"])
 
 
-def test_whoever_commits_all_the_same_is_told_what_that_has_undone(tmp_path: Path) -> None:
+def test_whoever_commits_all_the_same_is_reported_what_that_has_undone(tmp_path: Path) -> None:
     def start(
         args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
     ) -> Answer:
@@ -165,10 +165,10 @@ def test_whoever_commits_all_the_same_is_told_what_that_has_undone(tmp_path: Pat
         return start_git(args, cwd=cwd, env=env, stdin=stdin)
 
     place = Place(tmp_path, items=("a",), start=start)
-    place.life()
+    place.run_attempt()
     (place.repository / ".git/index.lock").unlink()
     git(place.repository, "commit", "-q", "--allow-empty", "-m", "mine")
     place.start = start_git
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     [note] = [one for one in place.notes() if "restore these files" in one]
     assert "a.txt" in note

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.git.places import Place
 from plait.engine.outcome import Outcome, Succeeded
-from program.git_hand import git
+from program.fake_git import git
 
 EVIL = ("clean", "smudge", "process")
 LINES = "".join(f"{number}\n" for number in range(1, 10))
@@ -98,7 +98,7 @@ def brings_a_repository_of_its_own_in_files(folder: Path, trap: Trap) -> None:
     writes(folder, trap)
 
 
-def is_told_of_a_submodule(place: Place, _: Trap) -> None:
+def is_reported_of_a_submodule(place: Place, _: Trap) -> None:
     tip = git(place.repository, "rev-parse", "HEAD")
     git(place.repository, "update-index", "--add", "--cacheinfo", f"160000,{tip},sub")
     git(place.repository, "commit", "-q", "-m", "a submodule")
@@ -124,7 +124,7 @@ ROADS: list[tuple[Arrange, Acts]] = [
     (has_settings_by_worktree,                  configures_its_worktree),
     (renormalizes,                              writes),
     (nothing,                                   brings_a_repository_of_its_own_in_files),
-    (is_told_of_a_submodule,                    fills_the_submodule),
+    (is_reported_of_a_submodule,                    fills_the_submodule),
 ]  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def lived(tmp_path: Path, arrange: Arrange, acts: Acts) -> tuple[Place, Outcome]
     arrange(place, trap)
     trap.canary.unlink(missing_ok=True)
     place.does = lambda folder, _: acted(acts, folder, trap)
-    outcome = place.life()
+    outcome = place.run_attempt()
     trap.expect_unsprung()
     return place, outcome
 
@@ -176,7 +176,7 @@ def test_settings_that_name_no_program_hold_in_places(tmp_path: Path) -> None:
         ("user.name", 'q " \\ ü'),
     ):
         git(place.repository, "config", name, value)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "show", "main:new") == "one\ntwo"
     assert git(place.repository, "ls-tree", "main", "base").startswith("100644 ")
     shown = git(place.repository, "log", "-1", "--no-merges", "--format=%an", "--", "new")
@@ -201,6 +201,6 @@ def test_filters_of_the_user_run_and_keep_what_they_keep_in_the_repository(
         does=lambda folder, _: (folder / "new.big").write_text("work\n"),
         first={"base": "base\n", ".gitattributes": "*.big filter=lfs\n"},
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "show", "main:new.big") == "WORK"
     assert (place.repository / ".git" / "lfs" / "kept").read_text() == "work\n"

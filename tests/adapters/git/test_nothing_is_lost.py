@@ -20,8 +20,8 @@ from plait.engine.outcome import Succeeded
 from plait.engine.step import Retry
 from plait.program.map import ErrorPolicy
 from plait.program.worktrees.isolation import Isolation, UncommittedPolicy
+from program.fake_git import git
 from program.fakes import failure_of, text_of
-from program.git_hand import git
 
 # ── what hides changes from git ──────────────────────────────────────────
 
@@ -63,7 +63,7 @@ def test_no_setting_hides_what_an_item_did(
 ) -> None:
     place = Place(tmp_path, items=("a",), does=does)
     git(place.repository, "config", *setting)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "show", f"main:{name}") == "work"
     assert (place.repository / name).read_text() == "work\n"
 
@@ -104,7 +104,7 @@ def test_only_files_called_gitignore_say_what_of_an_item_is_dropped(
 
     place = Place(tmp_path, does=does, first={".gitignore": "*.log\n", "base": "base\n"})
     exclude(place, "*.txt\n")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "ls-tree", "--name-only", "main").split() == [
         ".gitignore", "a.txt", "b.txt", "base", "c.txt",
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_a_file_that_others_exclude_is_seen_under_every_policy(
     place = Place(tmp_path, items=("a",), does=writes("a.txt"))
     place.isolation = Isolation("worktree", uncommitted=uncommitted, fingerprint="w")
     exclude(place, "*.txt\n")
-    place.life()
+    place.run_attempt()
     (left,) = place.left()
     assert (place.worktrees / left / "a.txt").read_text() == "work\n"
 
@@ -134,7 +134,7 @@ def test_a_repository_that_others_exclude_keeps_its_place(tmp_path: Path, exclud
 
     place = Place(tmp_path, items=("a",), does=does)
     exclude(place, "cache/\n")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert len(place.left()) == 1
 
 
@@ -164,11 +164,11 @@ def test_what_the_user_excludes_is_in_the_way_of_the_last_merge_and_stays(
     (place.repository / "other.txt").write_text("mine\n")
     assert (
         "files of yours that are in no commit are in its way: a.txt"
-        in failure_of(place.life()).message
+        in failure_of(place.run_attempt()).message
     )
     assert (place.repository / "a.txt").read_text() == "mine\n"
     (place.repository / "a.txt").unlink()
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "a.txt").read_text() == "work\n"
     assert (place.repository / "other.txt").read_text() == "mine\n"
     assert place.status() == ""
@@ -178,7 +178,7 @@ def test_attributes_that_only_the_repository_has_hold_in_places(tmp_path: Path) 
     place = Place(tmp_path, items=("a",), does=writes("new", "one\r\ntwo\r\n"))
     excluded_by_the_repository(place, "new\n")
     (place.repository / ".git" / "info" / "attributes").write_text("new text\n")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "cat-file", "-s", "main:new") == "8"
 
 
@@ -189,7 +189,7 @@ def test_what_a_failed_item_made_is_not_cleaned_away_by_a_setting(tmp_path: Path
 
     place = Place(tmp_path, items=("a",), does=does)
     git(place.repository, "config", "status.showUntrackedFiles", "no")
-    place.life()
+    place.run_attempt()
     cleaned(place)
     (branch,) = [name for name in place.branches() if name.startswith("plait/r1/0")]
     assert git(place.repository, "show", f"{branch}:new") == "work"
@@ -225,7 +225,7 @@ def test_an_item_without_its_git_file_commits_nothing_of_the_user(tmp_path: Path
     )
     (place.repository / "base").write_text("mine\n")
     (place.repository / "untracked").write_text("mine\n")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "show", "main:work") == "work"
     assert git(place.repository, "show", "main:base") == "base"
     assert place.status().splitlines() == ["M base", "?? untracked"]
@@ -239,7 +239,7 @@ def test_an_attempt_without_its_git_file_commits_nothing_of_the_user(tmp_path: P
     again = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
     place = Place(tmp_path, items=("a",), does=does, state=INSIDE, first=WITH_STATE, errors=again)
     (place.repository / "base").write_text("mine\n")
-    place.life()
+    place.run_attempt()
     assert git(place.repository, "log", "--format=%s", "main") == "first"
     assert place.status() == "M base"
     (kept,) = place.left()
@@ -257,7 +257,7 @@ def test_a_place_that_the_repository_does_not_list_is_left_alone_and_the_item_ha
         git(place.repository, "worktree", "prune")
 
     place = Place(tmp_path, items=("a",), does=does)
-    place.life()
+    place.run_attempt()
     (kept,) = place.worktrees.iterdir()
     known = place.journal.step("map/item:a")
     assert known is not None
@@ -265,7 +265,7 @@ def test_a_place_that_the_repository_does_not_list_is_left_alone_and_the_item_ha
         f"{kept}: the folder of an item is no longer a worktree of the repository\n"
     )
     assert (kept / "work").read_text() == "work\n"
-    place.life()
+    place.run_attempt()
     assert cleaned(place)[0] == (str(tmp_path / "runs" / "r1" / "worktrees" / kept.name), 0, 2)
     assert (kept / "work").exists()
 
@@ -276,7 +276,7 @@ def test_cleaning_a_copy_of_a_project_does_not_touch_the_original(tmp_path: Path
         raise InputError("no", code="no")
 
     first = Place(tmp_path / "first", items=("a",), does=does)
-    first.life()
+    first.run_attempt()
     shutil.copytree(tmp_path / "first", tmp_path / "second", symlinks=True)
     (kept,) = first.worktrees.iterdir()
     tip = git(first.repository, "rev-parse", f"plait/r1/{kept.name}")
@@ -320,11 +320,11 @@ def becomes_a_repository(folder: Path, _: str) -> None:
 @pytest.mark.parametrize("does", [makes_a_repository, commits_a_repository, becomes_a_repository])
 def test_a_place_with_a_repository_of_its_own_stays(tmp_path: Path, does: Does) -> None:
     place = Place(tmp_path, items=("a",), does=does)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     (kept,) = place.worktrees.iterdir()
     assert (kept / "sub" / "more").read_text() == "more\n"
     assert any(str(kept) in note for note in place.notes())
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     cleaned(place)
     assert (kept / "sub" / "more").read_text() == "more\n"
     assert git(kept / "sub", "log", "-1", "--format=%s") in ("inner", "elsewhere")
@@ -336,7 +336,7 @@ def test_what_is_beside_such_a_repository_is_merged(tmp_path: Path) -> None:
         (folder / "beside").write_text("work\n")
 
     place = Place(tmp_path, items=("a",), does=does)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "ls-tree", "--name-only", "main").split() == ["base", "beside"]
 
 
@@ -348,7 +348,7 @@ def test_a_repository_in_a_folder_that_git_ignores_goes_with_it(tmp_path: Path) 
     place = Place(
         tmp_path, items=("a",), does=does, first={".gitignore": "cache/\n", "base": "base\n"}
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.left() == []
 
 
@@ -386,14 +386,14 @@ def test_files_of_the_user_that_git_ignores_are_in_the_way_and_stay(
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine\n")
     before = git(place.repository, "rev-parse", "main")
-    assert failure_of(place.life()).message == (
+    assert failure_of(place.run_attempt()).message == (
         f"the work of the items is not merged into main yet: files of yours that are in no commit are in its "
         f"way: {name}\nmove them elsewhere first: git merge overwrites files that a .gitignore names, unasked\n"
         "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
     )
     assert (mine.read_text(), git(place.repository, "rev-parse", "main")) == ("mine\n", before)
     mine.rename(tmp_path / "elsewhere")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.status() == ""
 
 
@@ -407,7 +407,7 @@ def test_a_folder_whose_files_are_all_committed_may_become_a_file(tmp_path: Path
     (place.repository / "build" / "data").write_text("x\n")
     git(place.repository, "add", "-A")
     git(place.repository, "commit", "-q", "-m", "build")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "build").read_text() == "file\n"
 
 
@@ -418,7 +418,7 @@ def unmerged(tmp_path: Path) -> Place:
     """All items have ended, and what they did is only on the branch of the run."""
     place = Place(tmp_path, items=("a",))
     (place.repository / "a.txt").write_text("in the way\n")
-    failure_of(place.life())
+    failure_of(place.run_attempt())
     (place.repository / "a.txt").unlink()
     return place
 
@@ -462,7 +462,7 @@ def test_what_cannot_be_cleaned_keeps_nothing_else_from_being_cleaned(tmp_path: 
         raise InputError("no", code="no")
 
     place = Place(tmp_path, items=("a", "b"), does=does)
-    place.life()
+    place.run_attempt()
     first = sorted(place.worktrees.iterdir())[0].name
     (place.repository / ".git" / "worktrees" / first / "index.lock").touch()
     remains = cleaned(place)
@@ -487,7 +487,7 @@ def test_what_an_item_writes_outside_the_cone_of_a_sparse_checkout_is_merged(
     git(place.repository, "add", "-A")
     git(place.repository, "commit", "-q", "-m", "hidden")
     git(place.repository, "sparse-checkout", "set", "--cone", "seen")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(place.repository, "show", "main:hidden/new") == "work"
     assert git(place.repository, "show", "main:hidden/file") == "work"
 
@@ -517,7 +517,7 @@ def test_a_folder_of_copies_stays_whatever_was_changed_in_it(
         isolation=Isolation("directory", inputs=(text_of("${item}.in"),), fingerprint="d"),
     )
     (place.repository / "a.in").write_text("a.in")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert bool(place.left()) == stays
 
 
@@ -530,7 +530,7 @@ def test_a_conflict_between_a_file_and_a_folder_names_the_file(tmp_path: Path) -
             (folder / "d").write_text("x")
 
     place = Place(tmp_path, items=("a", "b"), does=does)
-    place.life()
+    place.run_attempt()
     known = place.journal.step("map/item:b")
     assert known is not None
     message = failure_of(known.outcome).message
@@ -543,13 +543,13 @@ def test_a_conflict_between_a_file_and_a_folder_names_the_file(tmp_path: Path) -
 def test_a_branch_whose_name_is_no_text_is_merged_into(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",))
     subprocess.run([b"git", b"switch", b"-q", b"-c", b"caf\xe9"], cwd=place.repository, check=True)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "a.txt").exists()
 
 
 def test_a_project_whose_path_has_a_line_break_works(tmp_path: Path) -> None:
     place = Place(tmp_path / "line\nbreak", items=("a",))
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "a.txt").exists()
 
 
@@ -561,7 +561,7 @@ def test_repositories_with_longer_ids_and_those_kept_elsewhere_work(
     tmp_path: Path, option: str
 ) -> None:
     place = Place(tmp_path, items=("a", "b"), made_by=[option.format(tmp_path)])
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.merged() == ["a", "b"]
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
     assert (place.repository / "b.txt").exists()
@@ -591,10 +591,10 @@ def test_while_the_branch_moves_nobody_can_commit_in_the_working_tree(tmp_path: 
 
     place = Place(tmp_path, items=("a",), start=start)
     with pytest.raises(Killed):
-        place.life()
+        place.run_attempt()
     assert b"index.lock" in said[0]
     place.start = start_git
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.merged(), place.status()) == (["a"], "")
 
 
@@ -612,9 +612,9 @@ def test_a_place_of_which_half_was_removed_is_not_the_work_of_an_item(
 
     monkeypatch.setattr(shutil, "rmtree", dies_half_way)
     with pytest.raises(Killed):
-        place.life()
+        place.run_attempt()
     monkeypatch.setattr(shutil, "rmtree", removed)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.merged() == ["a", "b"]
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
 
@@ -634,7 +634,7 @@ def killed_in_the_last_merge(
 
     place = Place(tmp_path, items=("a",), does=does, start=start, first=first)
     with pytest.raises(Killed):
-        place.life()
+        place.run_attempt()
     place.start = start_git
     return place
 
@@ -656,7 +656,7 @@ def test_a_large_file_that_was_cut_short_is_finished(tmp_path: Path) -> None:
         tmp_path, does, lambda top: (top / "large").write_text(line * 9), first={"base": "base\n"}
     )
     place.start = start
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "large").read_text() == line * 100_000
     assert place.status() == ""
     assert max(calls) < 10_000, "the content of files does not go through a pipe"
@@ -670,7 +670,7 @@ def test_a_file_with_other_line_ends_that_was_cut_short_is_finished(tmp_path: Pa
         lambda top: (top / "a.dos").write_bytes(b"one\r\ntw"),
         first=first,
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "a.dos").read_bytes() == b"one\r\ntwo\r\nthree\r\n"
 
 
@@ -694,12 +694,12 @@ def test_what_the_user_did_to_a_merged_file_before_a_resume_stays(tmp_path: Path
 
     place.start = start
     with pytest.raises(Killed):
-        place.life()
+        place.run_attempt()
     place.start = start_git
     forget_last_merge(place)
     (place.repository / "base").write_text("a long")
     (place.repository / "other").unlink()
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "base").read_text() == "a long"
     assert place.status().splitlines() == ["M base", " D other"]
 
@@ -723,7 +723,7 @@ def test_a_lock_of_ours_is_known_whenever_we_died(tmp_path: Path) -> None:
         return answer
 
     place.start = start
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert set(seen) == {b"plait r1\n"}
     assert sorted(path.name for path in folder.glob("index*")) == ["index"]
 
@@ -742,7 +742,7 @@ def test_a_lock_that_another_git_took_meanwhile_is_not_removed(tmp_path: Path) -
         return answer
 
     place.start = start
-    place.life()
+    place.run_attempt()
     assert lock.read_bytes() == b"DIRC"
 
 
@@ -760,7 +760,7 @@ def test_an_item_that_does_nothing_costs_four_calls_of_git(tmp_path: Path) -> No
         place = Place(
             tmp_path / str(items), items=names, does=lambda *_: None, start=start, parallel=1
         )
-        assert isinstance(place.life(), Succeeded)
+        assert isinstance(place.run_attempt(), Succeeded)
         return len(calls)
 
     assert counted(4) - counted(3) <= 4, "worktree add, its files, what it holds, its branch"

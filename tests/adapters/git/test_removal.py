@@ -17,7 +17,7 @@ from plait.core.errors import InputError
 from plait.engine.events import StepInvalidated
 from plait.engine.outcome import Failed, Succeeded
 from plait.program.worktrees.isolation import Isolation
-from program.git_hand import git
+from program.fake_git import git
 
 IGNORING = {".gitignore": "cache/\n.env\n", "base": "base\n"}
 
@@ -82,7 +82,7 @@ def merged_files(place: Place) -> list[str]:
 @by_ordinary_user
 def test_an_ignored_folder_that_is_closed_goes_with_its_place(tmp_path: Path, mode: int) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(mode), first=IGNORING)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     assert (place.left(), place.notes(), place.branches(), entries(place)) == ([], [], ["main"], 0)
 
@@ -93,7 +93,7 @@ def test_an_ignored_folder_that_is_closed_goes_with_its_place(tmp_path: Path, mo
 @by_ordinary_user
 def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(0o000, "data"), first=IGNORING)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     first, second = place.left()
     kept = place.worktrees / first / "data"
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_read_keeps_its_place_and_the_run_goes_on(tmp_pa
         "the folder of an item stays because a part of it cannot be read and may contain uncommitted "
         f"changes: {kept} (Permission denied); make it readable, then plait worktrees --clean"
     ) in place.notes()
-    assert isinstance(place.life(), Succeeded), "a resumed run goes on, too"
+    assert isinstance(place.run_attempt(), Succeeded), "a resumed run goes on, too"
     assert place.left() == [first, second]
     assert all("a part of it cannot be read" in one.why for one in left(place) if one.path)
     assert [one.path for one in cleaned(place) if one.path] == [
@@ -131,7 +131,7 @@ def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(
     tmp_path: Path, does: Does
 ) -> None:
     place = Place(tmp_path, items=("a", "b"), does=does, first=IGNORING)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert isinstance(place.journal.step("map/item:a").outcome, Failed)  # type: ignore[union-attr]
     first, second = place.left()
     assert {Path(one.path).name for one in cleaned(place) if one.path} == {first, second}
@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_looked_at_is_that_of_a_failed_item(
         (place.worktrees / name).chmod(0o700)
         for file in (place.worktrees / name).glob("*.txt"):
             file.chmod(0o600)
-    assert isinstance(place.life(retried=["map/item:a", "map/item:b"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:a", "map/item:b"]), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     assert place.left() == []
 
@@ -157,7 +157,7 @@ def test_a_copy_with_a_closed_folder_stays_and_the_run_goes_on(tmp_path: Path) -
     place = Place(
         tmp_path, items=("a",), does=closes(0o444, "data"), isolation=Isolation("directory")
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     (kept,) = place.left()
     (rest,) = cleaned(place)
     assert (os.path.basename(rest.path), place.left()) == (kept, [kept])
@@ -190,7 +190,7 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     tmp_path: Path, stubborn: Callable[[bool], None]
 ) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(0o755), first=IGNORING)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     first, second = place.left()
     assert first.startswith(".0-a-")
@@ -209,7 +209,7 @@ def test_what_cannot_be_removed_stays_aside_and_is_said(
     rest = cleaned(place)
     assert [os.path.basename(one.path) for one in rest] == [first, second]
     assert f"Operation not permitted: {rest[0].path}/cache/ro/x" in rest[0].why
-    assert isinstance(place.life(), Succeeded), "a resumed run commits nothing of it"
+    assert isinstance(place.run_attempt(), Succeeded), "a resumed run commits nothing of it"
     assert place.branches() == ["main"]
     stubborn(False)
     assert (cleaned(place), place.left()) == ([], [])
@@ -223,10 +223,10 @@ def test_a_retry_commits_nothing_from_what_is_left_of_other_items(tmp_path: Path
             raise InputError("not yet", code="no")
 
     place = Place(tmp_path, does=does, first=IGNORING)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     (tmp_path / "ok").touch()
     place.journal.append(*forgotten("c"))
-    assert isinstance(place.life(retried=["map/item:c"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:c"]), Succeeded)
     assert "PASSWORD" not in git(place.repository, "log", "--all", "-p")
     assert git(place.repository, "log", "--all", "--diff-filter=D", "--format=%s") == ""
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base", "c.txt"]
@@ -236,9 +236,9 @@ def test_a_retry_commits_nothing_from_what_is_left_of_other_items(tmp_path: Path
 @pytest.mark.usefixtures("stubborn")
 def test_two_places_of_one_name_can_both_stay_aside(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",), does=closes(0o755), first=IGNORING)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     place.journal.append(*forgotten("a"))
-    assert isinstance(place.life(retried=["map/item:a"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:a"]), Succeeded)
     assert len(place.left()) == 2
     assert all(name.startswith(".0-a-") for name in place.left())
 
@@ -253,7 +253,7 @@ def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(
         raise InputError("no", code="no")
 
     place = Place(tmp_path, items=("a", "b"), does=does, first=IGNORING)
-    place.life()
+    place.run_attempt()
     first, _ = place.left()
     for name in (".git", ".gitignore", "base"):
         (place.worktrees / first / name).unlink()
@@ -269,7 +269,7 @@ def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(
     assert (place.worktrees / first / "a.txt").exists()
     place.does = working
     place.journal.append(*forgotten("a", "b"))
-    assert isinstance(place.life(retried=["map/item:a", "map/item:b"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:a", "map/item:b"]), Succeeded)
     assert merged_files(place) == [".gitignore", "a.txt", "b.txt", "base"]
     assert any("its .git is gone" in note and first in note for note in place.notes())
     assert git(place.repository, "log", "--all", "--diff-filter=D", "--format=%s") == ""
@@ -280,7 +280,7 @@ def test_a_folder_whose_git_file_is_gone_is_not_committed_by_those_who_tidy_up(
 
 def killed_while_removing(place: Place) -> str:
     """What is left if we die behind the rename: the place is aside, git still lists it."""
-    place.life()
+    place.run_attempt()
     first = place.left()[0]
     os.rename(place.worktrees / first, place.worktrees / f".{first}.gone")
     return first

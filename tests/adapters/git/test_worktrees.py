@@ -24,8 +24,8 @@ from plait.engine.outcome import Failed, Succeeded
 from plait.engine.step import Retry
 from plait.program.map import ErrorPolicy
 from plait.program.worktrees.isolation import Isolation, UncommittedPolicy
+from program.fake_git import git, new_repository
 from program.fakes import failure_of, text_of
-from program.git_hand import git, new_repository
 from share import every
 
 # ── the road ─────────────────────────────────────────────────────────────
@@ -35,7 +35,7 @@ def test_what_items_commit_is_merged_in_their_order_and_nothing_else_is_left(
     tmp_path: Path,
 ) -> None:
     place = Place(tmp_path)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.merged() == ["a", "b", "c"]
     assert place.branches() == ["main"]
     assert (place.left(), place.status()) == ([], "")
@@ -61,7 +61,7 @@ def test_an_item_that_is_quicker_waits_for_those_before_it_and_holds_nobody_up(
             last_has_worked.set()
 
     place = Place(tmp_path, items=("a", "b", "c", "d", "e", "f"), does=does, parallel=2)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.ran[-1] == "f"
     assert place.merged() == ["a", "b", "c", "d", "e", "f"]
 
@@ -77,7 +77,7 @@ def test_no_more_items_work_at_a_time_than_the_map_says(tmp_path: Path) -> None:
         with lock:
             at_work[0] -= 1
 
-    Place(tmp_path, items=tuple("abcdefgh"), does=does, parallel=3).life()
+    Place(tmp_path, items=tuple("abcdefgh"), does=does, parallel=3).run_attempt()
     assert most[0] <= 3
 
 
@@ -89,14 +89,14 @@ def test_a_project_below_the_root_of_its_repository_is_where_items_work(tmp_path
         commits_a_file(folder, item)
 
     place = Place(tmp_path, items=("a",), prefix="sub/project", does=does)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert [folder.parts[-2:] for folder in seen] == [("sub", "project")]
     assert (place.project / "a.txt").read_text() == "a\n"
 
 
 def test_an_item_without_changes_leaves_no_trace(tmp_path: Path) -> None:
     place = Place(tmp_path, does=lambda *_: None)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.merged(), place.branches(), place.left()) == ([], ["main"], [])
 
 
@@ -125,7 +125,7 @@ def test_changes_that_were_not_committed_are_never_dropped(
         does=writes_only,
         isolation=Isolation("worktree", uncommitted=policy, fingerprint="w"),
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert [re.sub(r"^0-a-[0-9a-f]{8}", "*", message) for message in place.merged()] == merged
     if policy == "commit":
         assert not (place.repository / "base").exists()
@@ -153,13 +153,13 @@ def test_a_failed_item_keeps_its_worktree_and_goes_on_there_when_it_is_retried(
             raise InputError("no", code="no")
 
     place = Place(tmp_path, does=does)
-    place.life()
+    place.run_attempt()
     assert place.merged() == ["a", "c"]
     (kept,) = place.left()
     (tmp_path / "bad").unlink()
     place.does = lambda folder, _: (folder / "more.txt").write_text("more")
     place.journal.append(*forget("map/item:b"))
-    assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:b"]), Succeeded)
     assert place.merged() == ["a", "c", "b", f"{kept}: what was not committed"]
     assert (place.branches(), place.left()) == (["main"], [])
 
@@ -190,7 +190,7 @@ def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_co
         does=does,
         errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0)),
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert len(set(seen)) == 2
     first = f"plait/r1/{seen[0].name}"
     assert place.branches() == ["main", first]
@@ -214,11 +214,13 @@ def test_of_attempts_that_committed_nothing_nothing_is_said(tmp_path: Path) -> N
 
     errors = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
     place = Place(tmp_path, items=("a",), does=does, errors=errors)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.branches(), place.notes()) == (["main"], [])
 
 
-def test_branches_of_attempts_of_an_earlier_life_are_told_at_the_end(tmp_path: Path) -> None:
+def test_branches_of_attempts_of_an_earlier_run_attempt_are_reported_at_the_end(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bad").touch()
 
     def does(folder: Path, item: str) -> None:
@@ -228,7 +230,7 @@ def test_branches_of_attempts_of_an_earlier_life_are_told_at_the_end(tmp_path: P
 
     errors = ErrorPolicy(retry=Retry(attempts=2, initial_delay=0))
     place = Place(tmp_path, does=does, errors=errors)
-    place.life()
+    place.run_attempt()
     (attempt,) = (
         one for one in place.branches() if one not in ("main", "plait/r1/merged", *kept_by(place))
     )
@@ -237,7 +239,7 @@ def test_branches_of_attempts_of_an_earlier_life_are_told_at_the_end(tmp_path: P
     )
     (tmp_path / "bad").unlink()
     place.journal.append(*forget("map/item:b", below=True))
-    assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:b"]), Succeeded)
     assert attempt in place.notes()[-1]
     assert set(place.branches()) >= {"main", attempt}
 
@@ -259,7 +261,7 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
         tmp_path,
         does=lambda folder, item: (edits_base if item != "c" else commits_a_file)(folder, item),
     )
-    place.life()
+    place.run_attempt()
     assert place.merged() == ["a", "c"]
     known = place.journal.step("map/item:b")
     assert known is not None
@@ -277,7 +279,7 @@ def test_a_conflict_keeps_everything_names_it_and_can_be_continued_by_hand(tmp_p
     (kept / "base").write_text("a and b\n")
     git(kept, "commit", "-q", "-a", "-m", "resolved")
     place.journal.append(*forget("map/item:b"))
-    assert isinstance(place.life(retried=["map/item:b"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:b"]), Succeeded)
     assert place.ran.count("b") == 1
     assert (place.repository / "base").read_text() == "a and b\n"
     assert (place.branches(), place.left(), place.status()) == (["main"], [], "")
@@ -294,7 +296,7 @@ def test_with_another_attempt_an_item_in_conflict_is_done_again_on_top_of_the_ot
         ),
         errors=ErrorPolicy(retry=Retry(attempts=2, initial_delay=0)),
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert (place.repository / "base").read_text() == "base\na\nb\n"
 
 
@@ -305,7 +307,7 @@ def test_changes_of_the_user_that_are_not_in_the_way_stay(tmp_path: Path) -> Non
     place = Place(tmp_path)
     (place.repository / "base").write_text("mine\n")
     (place.repository / "notes").write_text("mine\n")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.status().splitlines() == ["M base", "?? notes"]
     assert (place.repository / "base").read_text() == "mine\n"
     assert place.merged() == ["a", "b", "c"]
@@ -317,7 +319,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     place = Place(tmp_path, items=("a",), does=edits_base)
     (place.repository / "base").write_text("mine\n")
     before = git(place.repository, "rev-parse", "main")
-    message = failure_of(place.life()).message
+    message = failure_of(place.run_attempt()).message
     assert message.startswith("the work of the items is not merged into main yet: ")
     assert message.endswith(
         "all of it is on the branch plait/r1/merged: git merge plait/r1/merged; then plait resume r1"
@@ -325,7 +327,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     assert git(place.repository, "rev-parse", "main") == before
     assert (place.repository / "base").read_text() == "mine\n"
     git(place.repository, "checkout", "-q", "base")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.ran == ["a"]
     assert (place.repository / "base").read_text() == "a\n"
     assert (place.branches(), place.status()) == (["main"], "")
@@ -346,7 +348,7 @@ def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_
         commits_a_file(folder, item)
 
     place = Place(tmp_path, items=("a",), start=start, does=does)
-    message = failure_of(place.life()).message
+    message = failure_of(place.run_attempt()).message
     assert message.startswith(
         f"main has the work of the items, but your working tree {place.repository} could not be updated"
     )
@@ -358,7 +360,7 @@ def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_
     for command in others[:2]:
         git(place.repository, *shlex.split(command)[1:])
     assert (place.status(), place.merged()) == ("", ["a"])
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
 
 
 def test_a_branch_that_went_on_meanwhile_is_merged_and_not_overwritten(tmp_path: Path) -> None:
@@ -371,7 +373,7 @@ def test_a_branch_that_went_on_meanwhile_is_merged_and_not_overwritten(tmp_path:
         git(place.repository, "commit", "-q", "-m", "mine")
 
     place.does = does
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     log = git(place.repository, "log", "--first-parent", "--format=%s", "main").splitlines()
     assert log == ["Merge branch 'plait/r1/merged'", "mine", "first"]
     assert place.status() == ""
@@ -385,7 +387,7 @@ def test_a_branch_that_is_checked_out_nowhere_is_moved_alone(tmp_path: Path) -> 
         git(place.repository, "checkout", "-q", "-b", "other")
 
     place.does = does
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.merged() == ["a"]
     assert not (place.repository / "a.txt").exists()
     assert place.status() == ""
@@ -430,7 +432,7 @@ def test_a_repository_in_which_items_cannot_have_worktrees_is_refused_with_a_rea
 ) -> None:
     place = Place(tmp_path, **fields)  # type: ignore[arg-type]
     arrange(place)
-    message = failure_of(place.life()).message
+    message = failure_of(place.run_attempt()).message
     assert f"items cannot have worktrees here: {why}\n" in message
     assert "\nfix: " in message
     assert place.ran == []
@@ -439,9 +441,9 @@ def test_a_repository_in_which_items_cannot_have_worktrees_is_refused_with_a_rea
 def test_a_branch_in_the_way_is_renamed_by_what_is_said(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",))
     with_a_branch_in_the_way(place)
-    assert failure_of(place.life()).message.endswith("\nfix: git branch -m plait NEW-NAME")
+    assert failure_of(place.run_attempt()).message.endswith("\nfix: git branch -m plait NEW-NAME")
     git(place.repository, "branch", "-m", "plait", "new-name")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.merged() == ["a"]
 
 
@@ -468,7 +470,7 @@ def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(
     place = Place(
         tmp_path, items=("a",), isolation=Isolation("worktree", base="HEAD~2", fingerprint="w")
     )
-    place.life()
+    place.run_attempt()
     known = place.journal.step("map/item:a")
     assert known is not None
     assert failure_of(known.outcome).message == PARTIAL.format(
@@ -479,7 +481,7 @@ def test_a_partial_clone_that_lacks_the_base_says_how_to_fetch_it(
     git(place.repository, "checkout", "-q", first)
     git(place.repository, "switch", "-q", "-")
     place.journal.append(*forget("map/item:a"))
-    assert isinstance(place.life(retried=["map/item:a"]), Succeeded)
+    assert isinstance(place.run_attempt(retried=["map/item:a"]), Succeeded)
     assert (place.repository / "a.txt").exists()
 
 
@@ -525,7 +527,7 @@ def test_other_repositories_work(tmp_path: Path, arrange: Callable[[Place], None
     place = Place(tmp_path, items=("a", "b"))
     arrange(place)
     before = git(place.repository, "rev-parse", "HEAD")
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert git(
         place.repository, "log", "--no-merges", "--format=%s", f"{before}..main"
     ).splitlines() in (
@@ -539,7 +541,7 @@ def test_other_repositories_work(tmp_path: Path, arrange: Callable[[Place], None
 def test_without_a_branch_items_can_keep_their_own(tmp_path: Path) -> None:
     place = Place(tmp_path, isolation=Isolation("worktree", merges=False, fingerprint="w"))
     detached(place)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     names = [name for name in place.branches() if name.startswith("plait/")]
     assert [git(place.repository, "log", "-1", "--format=%s", name) for name in names] == [
         "a",
@@ -591,7 +593,7 @@ def test_git_is_given_only_names_of_our_own_making(tmp_path: Path) -> None:
         start=watched,
         does=lambda folder, item: (folder / f"f{items.index(item)}").write_text(item),
     )
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert len(place.merged()) == len(items)
     whole = {item for item in items if item not in ("HEAD", "-b", "..")}
     assert [
@@ -660,7 +662,7 @@ def test_nothing_that_a_repository_names_is_run(tmp_path: Path) -> None:
 
     hostile(str(evil))
     place.does = does
-    outcome = place.life()
+    outcome = place.run_attempt()
     assert not canary.exists(), canary.read_text()
     # Its own filters are not run, so its working tree is left alone; and its merge driver is a conflict.
     assert "filters for its files, which Plait does not run" in failure_of(outcome).message
@@ -679,7 +681,7 @@ def test_a_step_that_defines_a_filter_while_the_run_is_on_does_not_get_it_run(
         (folder / ".gitattributes").write_text("* filter=late\n")
         (folder / f"{item}.txt").write_text(item)
 
-    Place(tmp_path, items=("a",), does=does).life()
+    Place(tmp_path, items=("a",), does=does).run_attempt()
     assert not canary.exists()
 
 
@@ -725,11 +727,11 @@ def test_whenever_we_die_no_commit_is_lost_none_is_merged_twice_and_the_order_st
         start, has_died = dying(at, after=after)
         place = Place(tmp_path / str(at), items=("a", "b"), start=start, parallel=1)
         with contextlib.suppress(Killed):
-            place.life()
+            place.run_attempt()
         if not has_died():
             break
         place.start = start_git
-        assert isinstance(place.life(), Succeeded), at
+        assert isinstance(place.run_attempt(), Succeeded), at
         assert place.merged() == ["a", "b"], at
         assert (place.branches(), place.left(), place.status()) == (["main"], [], ""), at
     assert at > 20
@@ -750,7 +752,7 @@ def test_a_disk_that_is_full_at_any_call_loses_nothing(tmp_path: Path) -> None:
             return start_git(args, cwd=cwd, env=env, stdin=stdin)
 
         place = Place(tmp_path / str(at), items=("a", "b"), start=start, parallel=1)
-        first = place.life()
+        first = place.run_attempt()
         if not failed:
             break
         place.start = start_git
@@ -758,7 +760,7 @@ def test_a_disk_that_is_full_at_any_call_loses_nothing(tmp_path: Path) -> None:
         if letters:
             place.journal.append(*forget(*letters))
         if letters or isinstance(first, Failed):
-            assert isinstance(place.life(retried=letters), Succeeded), (at, failed)
+            assert isinstance(place.run_attempt(retried=letters), Succeeded), (at, failed)
         assert sorted(place.merged()) == ["a", "b"], (at, failed)
         assert place.ran.count("a") <= 2, (at, failed)
         assert place.status() == "", (at, failed)
@@ -792,12 +794,12 @@ def test_a_working_tree_that_was_half_updated_is_finished(tmp_path: Path) -> Non
 
     place.start = start
     with pytest.raises(Killed):
-        place.life()
+        place.run_attempt()
     (place.repository / ".git" / "index.lock").write_text(
         "plait r1\n"
     )  # as a killed process leaves it
     place.start = start_git
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.status() == ""
     assert (place.repository / "base").read_text() == "a much longer text than before\n" * 100
 
@@ -806,11 +808,11 @@ def test_the_lock_of_another_git_is_not_taken_away(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",))
     lock = place.repository / ".git" / "index.lock"
     lock.write_bytes(b"DIRC")
-    message = failure_of(place.life()).message
+    message = failure_of(place.run_attempt()).message
     assert "another git works in your working tree" in message
     assert lock.read_bytes() == b"DIRC"
     lock.unlink()
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert place.merged() == ["a"]
 
 
@@ -828,7 +830,7 @@ def test_a_branch_that_is_neither_before_nor_behind_a_merge_is_a_question(tmp_pa
 
     place = Place(tmp_path, items=("a",), start=start)
     with pytest.raises(Killed):
-        place.life()
+        place.run_attempt()
     # The merge was made; somebody takes it back and goes on elsewhere.
     git(place.repository, "reset", "-q", "--hard", "main~1")
     (place.repository / "mine").write_text("x")
@@ -836,14 +838,14 @@ def test_a_branch_that_is_neither_before_nor_behind_a_merge_is_a_question(tmp_pa
     git(place.repository, "commit", "-q", "-m", "mine")
     place.start = start_git
     with pytest.raises(InputError) as asked:
-        place.life()
+        place.run_attempt()
     assert asked.value.code == "once"
     assert (
         "the branch main is neither where a merge (map/merge) began nor where it was to end"
         in str(asked.value)
     )
     assert "--repeat map/merge" in str(asked.value)
-    assert isinstance(place.life(repeat=["map/merge"]), Succeeded)
+    assert isinstance(place.run_attempt(repeat=["map/merge"]), Succeeded)
     assert (
         git(place.repository, "log", "--first-parent", "--format=%s", "main").splitlines()[1]
         == "mine"
@@ -876,7 +878,7 @@ def test_a_folder_of_copies_has_the_named_inputs_and_stays_if_something_came_to_
     for name in ("a.in", "b.in", "lib/deep/x", "other"):
         (place.repository / name).parent.mkdir(parents=True, exist_ok=True)
         (place.repository / name).write_text(name)
-    assert isinstance(place.life(), Succeeded)
+    assert isinstance(place.run_attempt(), Succeeded)
     assert seen == {"a": ["a.in", "lib/deep/x"], "b": ["b.in", "lib/deep/x"]}
     (kept,) = place.worktrees.iterdir()
     assert (kept / "made").exists()
@@ -889,6 +891,6 @@ def test_an_input_outside_the_project_is_refused(tmp_path: Path, item: str) -> N
     place = Place(tmp_path, items=(item,), does=lambda *_: None, isolation=isolation)
     (tmp_path / "outside").write_text("secret")
     (place.repository / "link").symlink_to(tmp_path / "outside")
-    place.life()
+    place.run_attempt()
     assert is_failed(place, f"map/item:{item}")
     assert place.ran == []

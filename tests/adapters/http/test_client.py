@@ -52,13 +52,13 @@ class Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Site
 
-    def answer_as_told(self) -> None:
+    def answer_as_reported(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.seen.append(Seen(self.command, self.path, headers, body))
         self.server.routes[self.path.partition("?")[0]](self)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer_as_told
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer_as_reported
 
     def reply(self, status: int = 200, body: bytes = b"", /, **headers: str) -> None:
         self.send_response_only(status)

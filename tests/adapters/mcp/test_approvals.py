@@ -341,7 +341,7 @@ def test_two_servers_of_one_name_are_approved_by_one_command(
         assert plait.call(tool, {"a": 1, "b": 2}, project=project)["data"] == {"result": 3}
 
 
-def test_a_server_that_does_not_start_is_told_to_whoever_wants_to_approve(
+def test_a_server_that_does_not_start_is_reported_to_whoever_wants_to_approve(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tool(project, "add", args=["-c", "raise SystemExit"])

@@ -167,7 +167,7 @@ def test_fifty_calls_at_a_time_share_a_connection_and_leave_nothing_behind(askin
 # ── servers in trouble ───────────────────────────────────────────────────
 
 
-def test_a_server_that_dies_is_told_with_its_last_words_and_the_next_call_has_a_new_one(
+def test_a_server_that_dies_is_reported_with_its_last_words_and_the_next_call_has_a_new_one(
     clients: McpClients, asking: Small
 ) -> None:
     first = clients.call(asking("process", name="mortal")).data["pid"]
@@ -206,7 +206,7 @@ UNREACHABLE = [
 
 
 @pytest.mark.parametrize(("server", "error"), UNREACHABLE)
-def test_a_server_that_cannot_be_reached_is_told_with_the_reason(
+def test_a_server_that_cannot_be_reached_is_reported_with_the_reason(
     clients: McpClients, server: McpServer, error: str
 ) -> None:
     result = clients.call(McpCall(server, "x", {}, SLOW))
@@ -237,7 +237,7 @@ def test_a_parameter_that_no_message_can_carry_is_refused(
     )
 
 
-def test_whoever_waits_while_the_connections_are_closed_is_told(asking: Small) -> None:
+def test_whoever_waits_while_the_connections_are_closed_is_reported(asking: Small) -> None:
     clients = McpClients(Memory(), approve=lambda _: True)
     clients.call(asking("add", a=1, b=1))
     with ThreadPoolExecutor(1) as pool:
@@ -284,7 +284,7 @@ def small_url(small: str) -> Iterator[str]:
         yield url
 
 
-def test_a_server_is_called_over_http_and_its_death_is_told(clients: McpClients) -> None:
+def test_a_server_is_called_over_http_and_its_death_is_reported(clients: McpClients) -> None:
     with served_by(TINY) as (url, process):
         server = McpServer("web", url=url, headers=(("x-note", "hello"),))
         assert clients.call(McpCall(server, "add", {"a": 1, "b": 2}, SLOW)).data == {"result": 3}

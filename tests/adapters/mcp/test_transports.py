@@ -452,7 +452,7 @@ def test_a_name_that_leads_to_a_private_address_among_others_is_refused(
     assert (caught.value.code, asked) == ("address-refused", ["two.example"])
 
 
-def test_a_name_without_an_address_is_told() -> None:
+def test_a_name_without_an_address_is_reported() -> None:
     def resolve(host: str) -> list[str]:
         raise OSError(host)
 

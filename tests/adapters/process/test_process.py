@@ -276,7 +276,7 @@ def test_of_an_output_that_has_not_even_a_file_it_is_said_why(tmp_path: Path) ->
     assert (printed.close(), printed.lost) == (None, "it could not be written: File exists")
 
 
-def test_a_write_that_fails_long_before_the_end_is_told_at_the_end(tmp_path: Path) -> None:
+def test_a_write_that_fails_long_before_the_end_is_reported_at_the_end(tmp_path: Path) -> None:
     with largest_file(100_000):
         finished = call_process(tool("seq 100000", max_output=4, overflow=str(tmp_path)))
     [file] = tmp_path.iterdir()
@@ -621,7 +621,7 @@ def test_what_a_tool_prints_is_its_data(
     assert (returned.success, returned.data, returned.error) == (success, data, error)
 
 
-def test_a_tool_reads_its_parameters_and_works_where_it_is_told(tmp_path: Path) -> None:
+def test_a_tool_reads_its_parameters_and_works_where_it_is_reported(tmp_path: Path) -> None:
     returned = call_process(
         ProcessCall(("/bin/sh", "-c", "cat; pwd -P >&2"), str(tmp_path), {}, b'{"n": 1}')
     )

@@ -207,7 +207,7 @@ def test_input_is_what_was_given(both: tuple[Keeper, Keeper]) -> None:
     assert seen[0].startswith(b"root:")
 
 
-def test_one_does_not_find_what_another_was_told(keeper: Keeper) -> None:
+def test_one_does_not_find_what_another_was_reported(keeper: Keeper) -> None:
     keeper.run("sh", "-c", "true", env={**ENV, "TOKEN": "s3cr" * 500})
     look = (
         "import re,sys\n"

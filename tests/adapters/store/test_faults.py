@@ -73,10 +73,10 @@ def test_after_a_kill_everything_that_was_acknowledged_is_there(tmp_path: Path, 
     opened.close()
     chance = random.Random(7)
     acknowledged: list[str] = []
-    for life in range(8):
-        acknowledged += killed_after(chance.randrange(1, 400), tmp_path, opened.id, life)
+    for run_attempt in range(8):
+        acknowledged += killed_after(chance.randrange(1, 400), tmp_path, opened.id, run_attempt)
         assert runs.list()[0].status == "interrupted"
-        with runs.open(opened.id, write=life % 2 == 0) as again:
+        with runs.open(opened.id, write=run_attempt % 2 == 0) as again:
             recorded = again.journal.step
             assert [path for path in acknowledged if recorded(path) is None] == []
             found = [stamped.event for stamped in again.journal.events()]
@@ -89,9 +89,9 @@ def test_after_a_kill_everything_that_was_acknowledged_is_there(tmp_path: Path, 
     check.close()
 
 
-def killed_after(lines: int, project: Path, run: str, life: int) -> list[str]:
+def killed_after(lines: int, project: Path, run: str, run_attempt: int) -> list[str]:
     """What a process has said that it recorded, until it was killed."""
-    command = [sys.executable, "-c", WRITER, str(project), run, str(life)]
+    command = [sys.executable, "-c", WRITER, str(project), run, str(run_attempt)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         said = [writer.stdout.readline() for _ in range(lines)]
@@ -269,7 +269,9 @@ def small_files(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_that_may_not_grow_harms_nothing_and_a_later_life_continues(runs: Runs) -> None:
+def test_a_file_that_may_not_grow_harms_nothing_and_a_later_run_attempt_continues(
+    runs: Runs,
+) -> None:
     opened = runs.create({})
     acknowledged = 0
 
@@ -330,7 +332,9 @@ def test_large_data_that_finds_no_room_ends_the_journal_too(runs: Runs) -> None:
         assert [step.order for step in again.journal.steps_in("map")] == [1]
 
 
-def test_all_threads_hear_of_a_fault_and_none_is_told_that_its_record_is_safe(runs: Runs) -> None:
+def test_all_threads_hear_of_a_fault_and_none_is_reported_that_its_record_is_safe(
+    runs: Runs,
+) -> None:
     opened = runs.create({})
     acknowledged: list[int] = []
     failed: list[str] = []

@@ -138,9 +138,12 @@ def by_order_and_path(step: StepRecord) -> tuple[int, str]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(life=batches, next_life=batches, asked=st.lists(paths, max_size=3))
-def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
-    tmp_path: Path, life: list[list[Event]], next_life: list[list[Event]], asked: list[str]
+@given(run_attempt=batches, next_run_attempt=batches, asked=st.lists(paths, max_size=3))
+def test_a_file_answers_as_memory_does_in_this_run_attempt_and_the_next(
+    tmp_path: Path,
+    run_attempt: list[list[Event]],
+    next_run_attempt: list[list[Event]],
+    asked: list[str],
 ) -> None:
     runs = Runs(str(tmp_path / str(next(numbers))))
     memory = MemoryJournal()
@@ -149,18 +152,18 @@ def test_a_file_answers_as_memory_does_in_this_life_and_the_next(
         "a",
         "a/b",
         "",
-        *(event.path for batch in life for event in batch if hasattr(event, "path")),
+        *(event.path for batch in run_attempt for event in batch if hasattr(event, "path")),
     ]
     with runs.create({}) as opened:
         assert opened.journal.is_fresh()
-        for batch in life:
+        for batch in run_attempt:
             opened.journal.append(*batch)
             memory.append(*batch)
             assert opened.journal.step("a/b") == memory.step("a/b")  # the index grows by pieces
         assert answers(opened.journal, asked) == answers(memory, asked)
     with runs.open(opened.id, write=True) as again:
-        assert again.journal.is_fresh() == (not any(life))
-        for batch in next_life:
+        assert again.journal.is_fresh() == (not any(run_attempt))
+        for batch in next_run_attempt:
             again.journal.append(*batch)
             memory.append(*batch)
         assert answers(again.journal, asked) == answers(memory, asked)
@@ -418,8 +421,8 @@ def test_a_string_that_two_threads_add_has_one_id(journal: SqliteJournal) -> Non
     first = string_id("kind of a step")
     journal.append(StepStarted("a", "kind of a step", "title"))
     assert string_id("kind of a step") == first
-    [told] = journal.events()
-    assert told.event == StepStarted("a", "kind of a step", "title")
+    [reported] = journal.events()
+    assert reported.event == StepStarted("a", "kind of a step", "title")
 
 
 def finished(path: str, outcome: Outcome | None = None, *, order: int = 0) -> StepFinished:

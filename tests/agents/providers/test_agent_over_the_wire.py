@@ -8,7 +8,7 @@ import pytest
 
 from agents.providers.talk import FAMILIES, GREETING, events, fixture, provider, serving
 from agents.providers.test_families import THOUGHT
-from agents.scripted import ToolHands
+from agents.scripted import ToolServices
 from plait.agents.session import AgentStep
 from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
@@ -27,12 +27,12 @@ def test_an_agent_calls_tools_and_hears_their_results_letter_by_letter(family: s
     with serving(
         events(fixture(family, "stream_tools.sse")), events(fixture(family, "stream.sse"))
     ) as server:
-        hands = ToolHands(
+        fakes = ToolServices(
             provider(family, server.url),  # type: ignore[arg-type]
             {"read_file": read, "list_files": lambda _: HOSTILE},
         )
         talk = AgentStep("agent", "look", f"look at {HOSTILE}", tools=("*",))
-        outcome = performed(talk, new_run(hands))
+        outcome = performed(talk, new_run(fakes))
     assert isinstance(outcome, Succeeded), outcome
     assert (outcome.value["output"], outcome.value["turns"], asked) == (
         GREETING,

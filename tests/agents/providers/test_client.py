@@ -270,13 +270,15 @@ TOLD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "told"), TOLD)
-def test_what_a_server_says_about_an_error_is_told_on_one_line(body: Any, told: str) -> None:
+@pytest.mark.parametrize(("body", "reported"), TOLD)
+def test_what_a_server_says_about_an_error_is_reported_on_one_line(
+    body: Any, reported: str
+) -> None:
     with serving(reply(body, 400)) as server:
         failed = failure(provider("chat_completions", server.url))
     assert (
         failed.message
-        == f"the provider 'openai' answered 400 Bad Request{told}: it does not take this question"
+        == f"the provider 'openai' answered 400 Bad Request{reported}: it does not take this question"
     )
 
 
@@ -303,7 +305,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("status", "message"), WAITS)
-def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_told(
+def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_reported(
     status: int, message: str
 ) -> None:
     with serving(refusal(status, retry_after="3600")) as server:

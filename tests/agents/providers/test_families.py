@@ -237,7 +237,7 @@ def test_an_event_of_another_form_is_unreadable(event: str) -> None:
         SPOKEN["anthropic_messages"].reading().take(event)
 
 
-def test_calls_without_numbers_are_told_apart_by_their_names() -> None:
+def test_calls_without_numbers_are_reported_apart_by_their_names() -> None:
     pieces = [
         {"id": "1", "function": {"name": "a", "arguments": '{"x":'}},
         {"function": {"arguments": "1}"}},

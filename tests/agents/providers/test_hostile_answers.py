@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agents.providers.talk import FAMILIES, events, failure, fixture, provider, reply, serving
-from agents.scripted import ToolHands
+from agents.scripted import ToolServices
 from plait.agents.providers import sse
 from plait.agents.providers.families import MOST_COUNTED, UnreadableError
 from plait.agents.providers.families.anthropic_messages import AnthropicMessages
@@ -205,7 +205,7 @@ def with_arguments(family: str, written: str) -> bytes:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("written", "kept"), UNFIT, ids=range(len(UNFIT)))
-def test_arguments_that_nobody_can_write_down_are_told_and_paid_once(
+def test_arguments_that_nobody_can_write_down_are_reported_and_paid_once(
     family: str, written: str, kept: str
 ) -> None:
     journal = MemoryJournal()
@@ -213,15 +213,15 @@ def test_arguments_that_nobody_can_write_down_are_told_and_paid_once(
     with serving(
         events(with_arguments(family, written)), events(fixture(family, "stream.sse"))
     ) as server:
-        hands = ToolHands(provider(family, server.url), {"read_file": lambda _: "never"})  # type: ignore[arg-type]
+        fakes = ToolServices(provider(family, server.url), {"read_file": lambda _: "never"})  # type: ignore[arg-type]
         outcome = performed(
-            talk, new_run(hands, journal, mask=lambda text: text.replace("hunter2", "***"))
+            talk, new_run(fakes, journal, mask=lambda text: text.replace("hunter2", "***"))
         )
         assert isinstance(outcome, Succeeded), outcome
-        assert hands.calls == []
-        told = server.asked(1)["messages"][-1]
-        assert "refused: the arguments are not a JSON object" in json_text(told)
-        again = performed(talk, new_run(hands, journal.reopen()))
+        assert fakes.calls == []
+        reported = server.asked(1)["messages"][-1]
+        assert "refused: the arguments are not a JSON object" in json_text(reported)
+        again = performed(talk, new_run(fakes, journal.reopen()))
         assert (again, len(server.bodies)) == (outcome, 2)
     recorded = journal.step("agent/turn:1")
     assert recorded is not None
@@ -273,7 +273,7 @@ def test_an_answer_of_a_schema_that_is_no_number_goes_back_to_the_model() -> Non
     ) as server:
         asking = provider("chat_completions", server.url)
         talk = AgentStep("agent", "look", "look", schema={"type": "object"})
-        outcome = performed(talk, new_run(ToolHands(asking)))  # type: ignore[arg-type]
+        outcome = performed(talk, new_run(ToolServices(asking)))  # type: ignore[arg-type]
         assert isinstance(outcome, Succeeded), outcome
         assert (outcome.value["data"], outcome.value["turns"]) == ({"n": 4}, 2)
 

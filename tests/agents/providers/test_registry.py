@@ -289,8 +289,8 @@ def test_an_address_that_is_none_is_refused_and_not_shown(
 
 
 def test_one_provider_is_made_once_for_a_run(project: Project) -> None:
-    hands = LocalModels(str(project.root))
-    assert hands.provider("openai") is hands.provider("openai")
+    fakes = LocalModels(str(project.root))
+    assert fakes.provider("openai") is fakes.provider("openai")
 
 
 # ── through a run ────────────────────────────────────────────────────────
@@ -307,11 +307,11 @@ steps:
 
 def run(project: Project, flow: str) -> Ran:
     path = project.write("flow.yaml", flow)
-    told: list[Event] = []
+    reported: list[Event] = []
     result = run_flow(
-        str(path), Options(), observers=RunObservers([lambda one: told.append(one.event)])
+        str(path), Options(), observers=RunObservers([lambda one: reported.append(one.event)])
     )
-    return Ran(result, told)
+    return Ran(result, reported)
 
 
 def kept(project: Project) -> bytes:

@@ -208,15 +208,15 @@ FILES = {
 
 @pytest.mark.parametrize("host", FILES)
 def test_every_host_refuses_at_load_what_check_refuses(host: str, place: Place) -> None:
-    hole = (
+    placeholder = (
         "${run.id}"
         if "hook" in host
         else "${workflow.name}"
         if "steps" in str(FILES[host])
         else "{input:x}"
     )
-    hole = "${inputs.x}" if host == "task" else hole
-    written = json.dumps(FILES[host]).replace("'@'", f"'{hole}'")
+    placeholder = "${inputs.x}" if host == "task" else placeholder
+    written = json.dumps(FILES[host]).replace("'@'", f"'{placeholder}'")
     file = place.write("flow.yaml", written)
     found = [
         one.problem

@@ -115,14 +115,14 @@ def test_both_forms_print_the_same_whoever_has_the_name(
 # ── what check says ──────────────────────────────────────────────────────
 
 
-def told(place: Place, text: str) -> list[tuple[str, str, int, int]]:
+def reported(place: Place, text: str) -> list[tuple[str, str, int, int]]:
     found = place.check(text)
     return [(one.severity, one.code, *one.problem.place[1:3]) for one in found]
 
 
 def test_check_names_every_clash_with_its_place_and_a_repair(place: Place) -> None:
     text = flow("shell: for f in a b; do echo $f ${f}; done")
-    assert told(place, text) == [("warning", "name-clash", 4, 34)]
+    assert reported(place, text) == [("warning", "name-clash", 4, 34)]
     (finding,) = place.check(text)
     assert finding.problem.what == (
         "'f' is a variable of this script here, not the value of the flow"
@@ -144,11 +144,11 @@ def test_check_names_every_clash_with_its_place_and_a_repair(place: Place) -> No
 def test_it_says_the_same_of_a_script_that_a_tool_is_given(
     place: Place, script: str, said: list[str]
 ) -> None:
-    found = told(place, flow(f"tool: core/shell\n    params: {{command: '{script}'}}"))
+    found = reported(place, flow(f"tool: core/shell\n    params: {{command: '{script}'}}"))
     assert [(severity, code) for severity, code, *_ in found] == [
         ("warning", code) for code in said
     ]
-    assert [code for _, code, *_ in told(place, flow(f"shell: {script}"))] == said
+    assert [code for _, code, *_ in reported(place, flow(f"shell: {script}"))] == said
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_it_says_the_same_of_a_script_that_a_tool_is_given(
     ],
 )
 def test_there_is_no_clash_where_both_mean_the_same_or_nobody_asks(place: Place, text: str) -> None:
-    assert told(place, text) == []
+    assert reported(place, text) == []
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_check_says_that_a_path_leads_out_of_a_value_of_the_file(
         "vars: {c: x, m: {k: 1, l: [1, 2]}}\nsteps:\n  - {shell: exit 0, id: c, capture_output: d}\n"
         f'  - {{write_file: {{path: out, content: "{content}"}}}}\n'
     )
-    found = told(place, text)
+    found = reported(place, text)
     assert [(severity, code) for severity, code, *_ in found] == [
         ("warning", "unknown-name")
     ] * said
@@ -213,7 +213,7 @@ def test_an_alias_in_shell_text_is_a_variable_of_the_shell_where_there_is_no_ite
     place: Place,
 ) -> None:
     assert place.outputs("steps: [{shell: 'ARG=1; echo $ARG ${ARG}'}]\n") == ["1 1"]
-    assert told(place, "steps: [{shell: 'echo $FILE'}]\n") == []
+    assert reported(place, "steps: [{shell: 'echo $FILE'}]\n") == []
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_what_is_no_name_stays_the_shells(place: Place, text: str, printed: str)
     assert place.done().outputs["steps/1"] == printed
 
 
-def test_a_name_with_hyphens_that_nobody_has_is_told(place: Place) -> None:
+def test_a_name_with_hyphens_that_nobody_has_is_reported(place: Place) -> None:
     text = "steps: [{id: test-step, shell: ls}, {shell: 'echo ${tset-step.exit_code}'}]\n"
     (finding,) = place.check(text)
     assert (finding.severity, finding.code) == ("warning", "unknown-name")
@@ -317,7 +317,7 @@ def test_a_name_with_hyphens_that_nobody_has_is_told(place: Place) -> None:
     assert place.check("steps: [{shell: 'echo ${LANG-C.UTF-8} ${x-y}'}]\n") == []
 
 
-def test_a_name_with_hyphens_is_a_hole_in_a_plain_rendering_if_it_is_known() -> None:
+def test_a_name_with_hyphens_is_a_placeholder_in_a_plain_rendering_if_it_is_known() -> None:
     values = {"a-b": {"c": 1}}
     assert plait.render("${a-b.c}", values) == 1
     assert plait.render("${a-b.c:-0} ${a-b.d:-0} ${a-d:-0}", values) == "1 0 ${a-d:-0}"

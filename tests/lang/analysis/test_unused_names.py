@@ -12,7 +12,7 @@ from plait.core.values import Json
 from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
 from program.fakes import new_run
-from runs.attempts import Hands, life, said
+from runs.attempts import Services, run_attempt, said
 from runs.test_replayed_names import chatty
 
 GUARD = "hooks: [{id: g, event: turn_finished, condition: '${used.tokens} >= 15', verb: abort, why: enough}]\n"
@@ -28,23 +28,21 @@ GUARDED = [
 def test_a_guard_by_tokens_acts_on_the_answer_that_used_them(
     tmp_path: Path, file: str, text: str
 ) -> None:
-    hands = Hands(tmp_path, chatty)
+    fakes = Services(tmp_path, chatty)
     assert "the hook 'g' says abort: enough" in said(
-        life(tmp_path, file, text, hands, MemoryJournal())
+        run_attempt(tmp_path, file, text, fakes, MemoryJournal())
     )
-    assert (hands.questions, hands.logged) == (1, [])
+    assert (fakes.questions, fakes.logged) == (1, [])
 
 
 def test_what_an_answer_took_is_in_both_names(tmp_path: Path) -> None:
-    told = "${turn} ${used.turns} ${used.tokens} ${used.spend} ${cost.tokens} ${model}"
-    hooks = (
-        f"hooks: [{{id: h, event: turn_finished, action: {{tool: tell, params: {{x: '{told}'}}}}}}]"
-    )
-    hands = Hands(tmp_path, chatty)
-    hands.tools["tell"] = lambda _: None
+    reported = "${turn} ${used.turns} ${used.tokens} ${used.spend} ${cost.tokens} ${model}"
+    hooks = f"hooks: [{{id: h, event: turn_finished, action: {{tool: tell, params: {{x: '{reported}'}}}}}}]"
+    fakes = Services(tmp_path, chatty)
+    fakes.tools["tell"] = lambda _: None
     text = f"---\npermissions: [log]\n{hooks}\n---\ntalk\n"
-    assert said(life(tmp_path, "d.md", text, hands, MemoryJournal())) == "done"
-    heard = [params["x"] for tool, params in hands.calls if tool == "tell"]
+    assert said(run_attempt(tmp_path, "d.md", text, fakes, MemoryJournal())) == "done"
+    heard = [params["x"] for tool, params in fakes.calls if tool == "tell"]
     assert heard == ["1 1 15 0.25 15 m-1", "2 2 30 0.5 30 m-1", "3 3 45 0.75 45 m-1"]
 
 
@@ -67,15 +65,15 @@ FLAKY = [
 
 
 @pytest.mark.parametrize(("event", "text"), FLAKY)
-def test_the_attempt_that_is_told_is_the_one_that_ended_it(
+def test_the_attempt_that_is_reported_is_the_one_that_ended_it(
     tmp_path: Path, event: str, text: str
 ) -> None:
-    hands, told = Hands(tmp_path, chatty), list[Json]()
-    hands.tools["tell"] = lambda params: told.append(params["x"])
-    hands.tools["flaky"] = lambda _: failed("flaky", "no") if tries() < 3 else "yes"
+    fakes, reported = Services(tmp_path, chatty), list[Json]()
+    fakes.tools["tell"] = lambda params: reported.append(params["x"])
+    fakes.tools["flaky"] = lambda _: failed("flaky", "no") if tries() < 3 else "yes"
 
     def tries() -> int:
-        return sum(tool == "flaky" for tool, _ in hands.calls)
+        return sum(tool == "flaky" for tool, _ in fakes.calls)
 
     hooks = hook(event, "${step.name} ${step.attempt}")
     if text.endswith(AGAIN):
@@ -83,59 +81,59 @@ def test_the_attempt_that_is_told_is_the_one_that_ended_it(
             text.removesuffix(AGAIN),
             hooks.replace("hooks: [", "hooks:\n  - ").replace("]\n", "\n") + AGAIN,
         )
-    assert said(life(tmp_path, "f.yaml", hooks + text, hands, MemoryJournal())) == "done"
-    assert str(told[-1]).endswith(" 3")
+    assert said(run_attempt(tmp_path, "f.yaml", hooks + text, fakes, MemoryJournal())) == "done"
+    assert str(reported[-1]).endswith(" 3")
 
 
 @pytest.mark.parametrize("model", ["", ", model: m"])
 def test_the_model_of_an_answer_is_known_though_nobody_names_one(
     tmp_path: Path, model: str
 ) -> None:
-    hands, told = Hands(tmp_path, chatty), list[Json]()
-    hands.tools["tell"] = lambda params: told.append(params["x"])
+    fakes, reported = Services(tmp_path, chatty), list[Json]()
+    fakes.tools["tell"] = lambda params: reported.append(params["x"])
     steps = f"steps: [{{prompt: {{prompt: hi{model}}}}}, {{prompt: {{prompt: talk, tools: [log]{model}}}}}]\n"
     text = hook("turn_finished", "${model} ${result.model}") + steps
-    assert said(life(tmp_path, "f.yaml", text, hands, MemoryJournal())) == "done"
-    assert told == [f"{'m' if model else 'm-1'} m-1"] * 4
+    assert said(run_attempt(tmp_path, "f.yaml", text, fakes, MemoryJournal())) == "done"
+    assert reported == [f"{'m' if model else 'm-1'} m-1"] * 4
 
 
 @pytest.mark.parametrize("prompt", ["hi", "{prompt: hi}", "{prompt: talk, tools: [log]}"])
 def test_the_end_of_a_prompt_knows_who_answered(tmp_path: Path, prompt: str) -> None:
-    hands, told = Hands(tmp_path, chatty), list[Json]()
-    hands.tools["tell"] = lambda params: told.append(params["x"])
+    fakes, reported = Services(tmp_path, chatty), list[Json]()
+    fakes.tools["tell"] = lambda params: reported.append(params["x"])
     text = hook("step_finished", "${model}") + f"steps: [{{prompt: {prompt}}}, {{tool: log}}]\n"
-    assert said(life(tmp_path, "f.yaml", text, hands, MemoryJournal())) == "done"
-    assert told[-1] is None, "a step that asks nobody"
-    assert set(told[:-1]) == {"m-1"}
+    assert said(run_attempt(tmp_path, "f.yaml", text, fakes, MemoryJournal())) == "done"
+    assert reported[-1] is None, "a step that asks nobody"
+    assert set(reported[:-1]) == {"m-1"}
 
 
-def test_what_is_told_of_the_run_of_a_directive_knows_the_model_that_its_file_names(
+def test_what_is_reported_of_the_run_of_a_directive_knows_the_model_that_its_file_names(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "d.md").write_text(
         "---\nmodel: m\nhooks: [{id: h, event: run_failed, verb: abort}]\n---\ntalk\n"
     )
     loaded = load_file(str(tmp_path / "d.md"), environ={})
-    run = new_run(Hands(tmp_path, chatty), loaded=loaded)
+    run = new_run(Services(tmp_path, chatty), loaded=loaded)
     assert isinstance(run.hooks, HookRunner)
     assert run.hooks.chain[-1].names["model"] == "m"
     run.events.close()
 
 
-def test_a_node_that_is_told_of_as_done_is_counted(tmp_path: Path) -> None:
-    hands, told = Hands(tmp_path, chatty), list[Json]()
-    hands.tools["tell"] = lambda params: told.append(params["x"])
+def test_a_node_that_is_reported_of_as_done_is_counted(tmp_path: Path) -> None:
+    fakes, reported = Services(tmp_path, chatty), list[Json]()
+    fakes.tools["tell"] = lambda params: reported.append(params["x"])
     graph = "start: a\nnodes: {a: {tool: log, next: b}, b: {tool: log}}\n"
     assert (
         said(
-            life(
+            run_attempt(
                 tmp_path,
                 "g.yaml",
                 hook("after_step", "${node} ${steps}") + graph,
-                hands,
+                fakes,
                 MemoryJournal(),
             )
         )
         == "done"
     )
-    assert told == ["a 1", "b 2"]
+    assert reported == ["a 1", "b 2"]

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.scripted import Scripted, ToolHands, says, wants
+from agents.scripted import Scripted, ToolServices, says, wants
 from lang.loading import load_file
 from plait import schema as format
 from plait.core.errors import InputError
@@ -117,7 +117,7 @@ def test_a_row_of_the_language_holds_for_the_prompt_that_a_model_hears(
     file = tmp_path / "d.md"
     file.write_text(f"---\n{head}\n---\n<{row['template']}>", "utf-8")
     model = Scripted(says("ok"))
-    value_of(load_file(str(file), given).program, ToolHands(model))
+    value_of(load_file(str(file), given).program, ToolServices(model))
     (ask,) = model.asks
     assert (ask.messages[0].text, ask.system) == (f"<{row['expect']}>", row["expect"])
 
@@ -140,13 +140,13 @@ def heard(folder: Path, value: str) -> list[str]:
     )
     loaded = load_file(str(file), inputs={"v": value})
     model = Scripted(wants(("t/echo", {"v": value})), says("ok"))
-    value_of(loaded.program, ToolHands(model, {"t/echo": lambda params: params["v"]}))
+    value_of(loaded.program, ToolServices(model, {"t/echo": lambda params: params["v"]}))
     assert model.asks[1].messages[-1].text == value
     return [message.text for message in model.asks[0].messages]
 
 
-def value_of(program: Any, hands: ToolHands) -> Any:
-    run = new_run(hands)
+def value_of(program: Any, fakes: ToolServices) -> Any:
+    run = new_run(fakes)
     try:
         return program.run(turn_of(run))
     finally:
@@ -187,7 +187,7 @@ def test_outputs_are_a_schema_that_the_answer_has_to_meet(tmp_path: Path) -> Non
     )
     program = load_file(str(file)).program
     model = Scripted(says("sure"), says('{"ok": "yes"}'), says('{"ok": true}'))
-    value = value_of(program, ToolHands(model))
+    value = value_of(program, ToolServices(model))
     assert value["output"] == {"ok": True}
     assert model.asks[0].schema == {
         "type": "object",
@@ -196,7 +196,7 @@ def test_outputs_are_a_schema_that_the_answer_has_to_meet(tmp_path: Path) -> Non
         "additionalProperties": False,
     }
     with pytest.raises(StepError) as caught:
-        value_of(program, ToolHands(Scripted(lambda _: says("sure"))))
+        value_of(program, ToolServices(Scripted(lambda _: says("sure"))))
     assert (caught.value.failure.kind, caught.value.failure.output["text"]) == (
         "bad_answer",
         "sure",
@@ -248,9 +248,9 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "told"), WRONG)
-def test_what_is_wrong_is_said_with_its_place(text: str, told: str) -> None:
-    assert problems(text) == told
+@pytest.mark.parametrize(("text", "reported"), WRONG)
+def test_what_is_wrong_is_said_with_its_place(text: str, reported: str) -> None:
+    assert problems(text) == reported
 
 
 @pytest.mark.parametrize("pattern", ["../x", "a b", "/a", "a//b", ""])
@@ -259,8 +259,8 @@ def test_a_permission_that_can_name_nothing_is_refused(pattern: str) -> None:
 
 
 def test_all_problems_of_a_head_are_said_together() -> None:
-    told = problems("---\nnmae: x\npermissions: 3\nlimits: {turns: -1}\n---\nGo")
-    assert [line for line in told.splitlines() if line.startswith("review.md")] == [
+    reported = problems("---\nnmae: x\npermissions: 3\nlimits: {turns: -1}\n---\nGo")
+    assert [line for line in reported.splitlines() if line.startswith("review.md")] == [
         "review.md:2:1: 'nmae' is not a field of a directive",
         "review.md:3:14: 'permissions' must be patterns of tool ids, or a map: permissions, not a number",
         "review.md:4:17: 'turns' must be a whole number from 0",
@@ -371,13 +371,13 @@ def test_a_head_in_xml_may_stand_behind_a_declaration_and_comments(prolog: str) 
 
 def test_a_document_type_before_a_head_is_refused_at_its_place() -> None:
     for written in ("<!DOCTYPE directive>", '<!DOCTYPE d [<!ENTITY a "<directive/>">]>'):
-        told = problems(
+        reported = problems(
             f'```xml\n<?xml version="1.0"?>\n{written}\n<directive name="x"/>\n```\nGo\n'
         )
-        assert told.splitlines()[0] == "review.md:3:1: a document type is not allowed here"
+        assert reported.splitlines()[0] == "review.md:3:1: a document type is not allowed here"
 
 
-def test_a_head_in_a_comment_is_none_and_a_comment_without_end_is_told() -> None:
+def test_a_head_in_a_comment_is_none_and_a_comment_without_end_is_reported() -> None:
     text = "```xml\n<!-- <directive/> -->\n<other/>\n```\nGo"
     assert directive(text).body == text
     assert (
@@ -407,9 +407,9 @@ BAD_XML = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("inside", "told"), BAD_XML)
-def test_what_is_wrong_in_xml_is_said_with_its_place(inside: str, told: str) -> None:
-    assert problems(xml(inside)).splitlines()[0].startswith(told)
+@pytest.mark.parametrize(("inside", "reported"), BAD_XML)
+def test_what_is_wrong_in_xml_is_said_with_its_place(inside: str, reported: str) -> None:
+    assert problems(xml(inside)).splitlines()[0].startswith(reported)
 
 
 def test_a_document_type_is_refused_so_that_nothing_grows_or_is_fetched() -> None:
@@ -459,7 +459,7 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
         (("agent", 0),),
         ["agent"],
     )
-    assert value_of(loaded.program, ToolHands(Scripted(says("hello"))))["output"] == "hello"
+    assert value_of(loaded.program, ToolServices(Scripted(says("hello"))))["output"] == "hello"
 
 
 def test_the_page_has_the_tables_of_the_format() -> None:

@@ -106,7 +106,9 @@ tasks:
     assert "tasks/task:find/turn:1" in ran.finished
 
 
-def test_missing_variables_of_a_file_are_told_with_places_and_there_is_no_run(place: Place) -> None:
+def test_missing_variables_of_a_file_are_reported_with_places_and_there_is_no_run(
+    place: Place,
+) -> None:
     flow = """\
 tasks:
   - {id: a, description: "About {topic}", expected_output: "{n} lines", tool: demo/give}
@@ -224,7 +226,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("flow", "problems"), WRONG)
-def test_everything_that_is_wrong_with_a_file_is_told_at_once(
+def test_everything_that_is_wrong_with_a_file_is_reported_at_once(
     place: Place, flow: str, problems: list[str]
 ) -> None:
     assert found(place, flow) == problems
@@ -282,7 +284,7 @@ def test_limits_and_hooks_of_a_file_hold(place: Place) -> None:
     assert ran.result.failure.output["tasks"]["a"]["raw"] == "1"
 
 
-def test_a_provider_that_is_missing_is_told_before_the_first_task(place: Place) -> None:
+def test_a_provider_that_is_missing_is_reported_before_the_first_task(place: Place) -> None:
     ran = place.run("tasks: [{description: a, tool: demo/give}, {id: b, description: b}]\n")
     assert ran.message.startswith("task 'b' needs a model, and no provider is configured")
     assert [path for path in ran.finished if path != "tasks"] == []
@@ -577,7 +579,7 @@ def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
 # ── what is missing ──────────────────────────────────────────────────────
 
 
-def test_everything_that_is_missing_is_told_at_once_and_nothing_has_run(place: Place) -> None:
+def test_everything_that_is_missing_is_reported_at_once_and_nothing_has_run(place: Place) -> None:
     flow = """\
 inputs: {topic: string, n: integer, unused: string, by: {type: string, default: x}}
 tasks:
@@ -703,7 +705,9 @@ ITEMS_WRONG = [
 
 
 @pytest.mark.parametrize(("items", "problems"), ITEMS_WRONG)
-def test_what_is_wrong_with_items_is_told(place: Place, items: str, problems: list[str]) -> None:
+def test_what_is_wrong_with_items_is_reported(
+    place: Place, items: str, problems: list[str]
+) -> None:
     flow = (
         "tasks:\n  - {id: plan, description: p, tool: t}\n  - {id: each, description: '{item}', tool: t}\n"
         f"map: {{items: {items}, task: each}}\n"
@@ -827,12 +831,14 @@ def test_a_task_that_a_hook_skips_is_skipped_and_so_is_what_needs_it(
         + "  - {id: b, description: b, tool: demo/ledger, params: {line: b}, context: a}\n"
         + "  - {id: c, description: c, tool: demo/ledger, params: {line: c}, context: b}\n"
     )
-    told = {name: (one["status"], one.get("why", "")) for name, one in ran.value["tasks"].items()}
-    assert told["a"] == ("done", "")
-    assert told["b"][0] == "skipped"
-    assert "not now" in told["b"][1]
-    assert told["c"] == ("skipped", "'b', which it needs, was skipped")
-    assert told["d"] == ("skipped", "'c', which it needs, was skipped")
+    reported = {
+        name: (one["status"], one.get("why", "")) for name, one in ran.value["tasks"].items()
+    }
+    assert reported["a"] == ("done", "")
+    assert reported["b"][0] == "skipped"
+    assert "not now" in reported["b"][1]
+    assert reported["c"] == ("skipped", "'b', which it needs, was skipped")
+    assert reported["d"] == ("skipped", "'c', which it needs, was skipped")
     assert (ran.value["output"], (place.root / "ledger").exists()) == ("x", False)
     assert place.resume(ran.result.run).value == ran.value
 
@@ -869,8 +875,8 @@ def test_what_is_skipped_in_a_map_is_left_out_and_nothing_at_all_is_skipped(plac
     }
     assert place.text("ledger") == "b\n"
     reduces = "hooks: [{id: no, event: step_started, condition: \"${step.name} == 'reduce:1.1'\", verb: skip, why: no}]\n"
-    told = place.done(reduces + flow).value["tasks"]
-    assert (told["a"]["status"], told["b"]["status"]) == ("done", "skipped")
+    reported = place.done(reduces + flow).value["tasks"]
+    assert (reported["a"]["status"], reported["b"]["status"]) == ("done", "skipped")
 
 
 def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(

@@ -300,7 +300,7 @@ def test_an_item_that_fails_is_a_failure_of_the_node(place: Place) -> None:
     assert ran.message.startswith("node 'each': 1 of 3 items failed; item 1: demo/add: ")
 
 
-def test_where_the_graph_goes_on_a_failing_item_stays_in_its_place_and_is_told(
+def test_where_the_graph_goes_on_a_failing_item_stays_in_its_place_and_is_reported(
     place: Place,
 ) -> None:
     flow = "on_error: continue\n" + EACH.format(parallel="false").replace(
@@ -603,7 +603,7 @@ def test_nothing_of_a_graph_tool_is_looked_at_before_it_is_trusted(
         app.call("my/broken", {}, project=place.root)
 
 
-def test_an_unknown_tool_is_told_at_its_place_before_anything_runs(place: Place) -> None:
+def test_an_unknown_tool_is_reported_at_its_place_before_anything_runs(place: Place) -> None:
     said = place.refusal("start: a\nnodes:\n  a: {tool: demo/ad}\n")
     assert "flow.yaml:3:13" in said
     assert "demo/add" in said
@@ -714,15 +714,15 @@ nodes: {a: {tool: demo/flaky, params: {good: 3}, assign: {t: "${result.tries}"},
     assert "says fail" in place.run(flow.replace("VERB", "fail")).message
 
 
-def test_retries_by_a_hook_are_counted_and_told(place: Place) -> None:
+def test_retries_by_a_hook_are_counted_and_reported(place: Place) -> None:
     flow = """\
 start: a
 hooks: [{id: again, event: error, verb: retry, max_retries: 5}]
 nodes: {a: {tool: demo/flaky, params: {good: 3}, next: b}, b: {tool: demo/flaky, params: {good: 4}}}
 """
     ran = place.done(flow)
-    told = [(one.path, one.attempt) for one in ran.events if isinstance(one, StepRetrying)]
-    assert told == [("nodes/a", 1), ("nodes/a", 2)]
+    reported = [(one.path, one.attempt) for one in ran.events if isinstance(one, StepRetrying)]
+    assert reported == [("nodes/a", 1), ("nodes/a", 2)]
     shown = json.loads(place.plait("show", ran.result.run, "--json").stdout)
     assert shown["retries"] == 2
     assert [step["attempts"] for part in shown["phases"] for step in part["steps"]] == [3, 1]
@@ -808,10 +808,10 @@ def test_of_graphs_that_call_themselves_a_failure_names_each_node_once(place: Pl
     graph_tool(place, "my/two", "start: b\nnodes: {b: {tool: my/one}}\n")
     graph_tool(place, "my/self", "start: a\nnodes: {a: {tool: my/self}}\n")
     trusted(place)
-    told = "more than 16 flows are nested"
-    assert place.run("start: a\nnodes: {a: {tool: my/self}}\n").message == f"node 'a': {told}"
+    reported = "more than 16 flows are nested"
+    assert place.run("start: a\nnodes: {a: {tool: my/self}}\n").message == f"node 'a': {reported}"
     both = place.run("start: c\nnodes: {c: {tool: my/one}}\n").message
-    assert both == f"node 'c': node 'a': node 'b': {told}"
+    assert both == f"node 'c': node 'a': node 'b': {reported}"
 
 
 # ── a failure that a hook swallows ───────────────────────────────────────
@@ -873,8 +873,10 @@ nodes:
     run = place.done(flow).result.run
     place.write("flow.yaml", flow.replace("x: one", "x: two"))
     shown = place.plait("resume", run, "--accept-changes", "--dry-run").stdout.splitlines()
-    told = [line.split()[0].rpartition("/")[2] + " " + line.rpartition("(")[2] for line in shown]
-    assert told == [
+    reported = [
+        line.split()[0].rpartition("/")[2] + " " + line.rpartition("(")[2] for line in shown
+    ]
+    assert reported == [
         "a replayed)",
         "b again: its text has changed)",
         "c again: a step before it is done again)",

@@ -19,7 +19,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return new_place(tmp_path, monkeypatch)
 
 
-def told(place: Place, flow: str | dict[str, object]) -> list[str]:
+def reported(place: Place, flow: str | dict[str, object]) -> list[str]:
     place.write("flow.yaml", flow)
     found = [one for one in place.check() if one.code == "shared-checkout"]
     assert all(
@@ -67,11 +67,11 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("step", "what"), TOLD)
-def test_a_step_of_a_map_that_gets_into_the_way_of_others_is_told(
+def test_a_step_of_a_map_that_gets_into_the_way_of_others_is_reported(
     place: Place, step: dict[str, object], what: str
 ) -> None:
-    assert told(place, mapped(step)) == [what]
-    assert told(place, mapped(step, isolation="none", max_parallel=2)) == [what]
+    assert reported(place, mapped(step)) == [what]
+    assert reported(place, mapped(step, isolation="none", max_parallel=2)) == [what]
     for fields in (
         {"isolation": "worktree"},
         {"isolation": {"kind": "directory"}},
@@ -80,8 +80,10 @@ def test_a_step_of_a_map_that_gets_into_the_way_of_others_is_told(
         {"input": ["a"]},
         {"max_parallel": "${N}"},
     ):
-        assert told(place, {"parameters": {"N": {"default": 1}}, **mapped(step, **fields)}) == []
-    assert told(place, {"steps": [step], "max_parallel": 5}) == []
+        assert (
+            reported(place, {"parameters": {"N": {"default": 1}}, **mapped(step, **fields)}) == []
+        )
+    assert reported(place, {"steps": [step], "max_parallel": 5}) == []
 
 
 NOT_TOLD = [
@@ -104,35 +106,42 @@ NOT_TOLD = [
 
 
 @pytest.mark.parametrize("step", NOT_TOLD)
-def test_what_is_apart_for_each_item_is_not_told(place: Place, step: dict[str, object]) -> None:
-    assert told(place, mapped(step)) == []
+def test_what_is_apart_for_each_item_is_not_reported(place: Place, step: dict[str, object]) -> None:
+    assert reported(place, mapped(step)) == []
 
 
-def test_a_parallel_foreach_is_told_with_what_it_can_do(place: Place) -> None:
+def test_a_parallel_foreach_is_reported_with_what_it_can_do(place: Place) -> None:
     loop = {"foreach": ["a", "b"], "parallel": 3, "do": [{"shell": "git commit -am ${item}"}]}
-    assert told(place, {"steps": [loop]}) == [COMMITS]
+    assert reported(place, {"steps": [loop]}) == [COMMITS]
     (finding,) = place.check()
     assert (finding.problem.fix or "").startswith("write parallel: false;")
-    assert told(place, mapped(loop, isolation="worktree")) == [COMMITS]
-    assert told(place, {"steps": [{**loop, "parallel": False}]}) == []
+    assert reported(place, mapped(loop, isolation="worktree")) == [COMMITS]
+    assert reported(place, {"steps": [{**loop, "parallel": False}]}) == []
 
 
 CALL = {"tool": "core/shell", "params": {"command": "git commit -am ${item}"}}
 
 
 @pytest.mark.parametrize("action", [{"shell": "git commit -am ${item}"}, CALL, {"action": CALL}])
-def test_a_parallel_node_of_a_graph_is_told_too(place: Place, action: dict[str, object]) -> None:
-    def told_of(**fields: object) -> list[str]:
+def test_a_parallel_node_of_a_graph_is_reported_too(
+    place: Place, action: dict[str, object]
+) -> None:
+    def reported_of(**fields: object) -> list[str]:
         node = {"over": ["a", "b"], "parallel": True, **action, **fields}
-        return told(place, {"start": "each", "nodes": {"each": node}})
+        return reported(place, {"start": "each", "nodes": {"each": node}})
 
-    assert told_of() == told_of(over="${inputs.files}") == [COMMITS]
-    assert told_of(parallel=False) == told_of(over=["a"]) == told_of(max_concurrency=1) == []
+    assert reported_of() == reported_of(over="${inputs.files}") == [COMMITS]
+    assert (
+        reported_of(parallel=False)
+        == reported_of(over=["a"])
+        == reported_of(max_concurrency=1)
+        == []
+    )
 
 
-def test_the_steps_of_a_block_are_told_where_they_are_used(place: Place) -> None:
+def test_the_steps_of_a_block_are_reported_where_they_are_used(place: Place) -> None:
     flow = {"blocks": {"save": [{"shell": "git commit -am x"}]}, **mapped({"use": "save"})}
-    assert told(place, flow) == [COMMITS]
+    assert reported(place, flow) == [COMMITS]
     (finding,) = place.check()
     assert "flow.yaml" in str(finding.problem.where)
 

@@ -259,7 +259,7 @@ def test_its_secrets_are_masked_before_it_is_called_and_when_it_is_remembered(
     assert place.resume(ran.result.run).outputs["steps/2"] == "***"
 
 
-def test_a_parameter_that_does_not_fit_is_told_where_it_is_given(place: Place) -> None:
+def test_a_parameter_that_does_not_fit_is_reported_where_it_is_given(place: Place) -> None:
     place.write("needs.yaml", "parameters: {n: {type: integer}}\nsteps: [{shell: 'echo ${n}'}]\n")
     ran = place.run(
         "steps: [{shell: echo x, capture: c}, {workflow: needs.yaml, params: {n: '${c}'}}]\n"
@@ -273,16 +273,17 @@ def test_check_knows_the_tools_and_models_of_a_called_file(place: Place) -> None
         "tools.yaml", "steps: [{tool: core/file/read, params: {pth: x}}, {prompt: hello}]\n"
     )
     place.write("flow.yaml", "steps: [{workflow: tools.yaml}]\n")
-    told = place.plait("check", "flow.yaml")
+    reported = place.plait("check", "flow.yaml")
     assert (
-        "tools.yaml:1:41: 'core/file/read': 'pth' is not a parameter" in told.stdout + told.stderr
+        "tools.yaml:1:41: 'core/file/read': 'pth' is not a parameter"
+        in reported.stdout + reported.stderr
     )
-    assert "no model provider is configured" in told.stdout + told.stderr
+    assert "no model provider is configured" in reported.stdout + reported.stderr
 
 
 def test_a_failed_item_of_a_called_file_is_not_offered_to_plait_retry(place: Place) -> None:
     place.write("fail.yaml", "map: {input: [x], steps: [{shell: exit 1}]}\n")
     place.write("flow.yaml", "steps: [{workflow: fail.yaml}]\n")
-    told = place.plait("run", "flow.yaml")
-    assert "plait resume" in told.stdout + told.stderr
-    assert "plait retry" not in told.stdout + told.stderr
+    reported = place.plait("run", "flow.yaml")
+    assert "plait resume" in reported.stdout + reported.stderr
+    assert "plait retry" not in reported.stdout + reported.stderr

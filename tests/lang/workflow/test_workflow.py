@@ -25,8 +25,8 @@ from plait.lang.workflow.read import read_flow
 from plait.program.action_step import ActionStep
 from plait.program.actions.shell import ShellAction
 from plait.program.phases import Phases
-from program.fakes import FakeHands, Finished, new_run, printed
-from program.git_hand import GitHands, git, new_repository
+from program.fake_git import GitServices, git, new_repository
+from program.fakes import FakeServices, Finished, new_run, printed
 from share import examples
 
 
@@ -60,8 +60,8 @@ def one_step(folder: Path, text: str) -> ActionStep:
     return work
 
 
-def finished(loaded: LoadedFlow, folder: Path, hands: FakeHands) -> Any:
-    run = new_run(hands, folder=str(folder))
+def finished(loaded: LoadedFlow, folder: Path, fakes: FakeServices) -> Any:
+    run = new_run(fakes, folder=str(folder))
     turn = StepContext(run, "", loaded.scope("r1"), directory=str(folder), env=loaded.process_env())
     try:
         return loaded.program.run(turn)
@@ -69,8 +69,8 @@ def finished(loaded: LoadedFlow, folder: Path, hands: FakeHands) -> Any:
         run.events.close()
 
 
-def commands(hands: FakeHands) -> list[str]:
-    return [asked["shell"] for asked in hands.asked if "shell" in asked]
+def commands(fakes: FakeServices) -> list[str]:
+    return [asked["shell"] for asked in fakes.asked if "shell" in asked]
 
 
 # ── the jobs that people write ───────────────────────────────────────────
@@ -419,10 +419,10 @@ def test_the_command_line_has_the_last_word_on_parallel_items_and_strictness(
     assert loaded.program.map is not None
     assert loaded.program.map.parallel == 3
     assert [step.strict for step in loaded.program.map.steps.steps] == [True, False]
-    told = load(tmp_path, flow, max_parallel=9, strict=False)
-    assert told.program.map is not None
-    assert told.program.map.parallel == 9
-    assert [step.strict for step in told.program.map.steps.steps] == [False, False]
+    reported = load(tmp_path, flow, max_parallel=9, strict=False)
+    assert reported.program.map is not None
+    assert reported.program.map.parallel == 9
+    assert [step.strict for step in reported.program.map.steps.steps] == [False, False]
 
 
 MENTIONED = [
@@ -774,9 +774,9 @@ reduce:
         "echo 1": "one",
         "echo 2": "two",
     }
-    hands = FakeHands(on_shell=lambda command: printed(said.get(command, "")))
-    finished(loaded, tmp_path, hands)
-    assert commands(hands)[-1] == "echo 2 abc one two"
+    fakes = FakeServices(on_shell=lambda command: printed(said.get(command, "")))
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes)[-1] == "echo 2 abc one two"
 
 
 def test_items_come_from_a_command_and_are_written_down(tmp_path: Path) -> None:
@@ -784,17 +784,17 @@ def test_items_come_from_a_command_and_are_written_down(tmp_path: Path) -> None:
         tmp_path,
         "map:\n  input: {command: ls}\n  max_parallel: 1\n  steps: [{shell: 'cat ${item}'}]\nreduce: [{shell: 'echo ${map.total}'}]\n",
     )
-    hands = FakeHands(on_shell=lambda command: printed("a b\nc\n" if command == "ls" else ""))
-    finished(loaded, tmp_path, hands)
-    assert commands(hands) == ["cat 'a b'", "cat c", "echo 2"]
+    fakes = FakeServices(on_shell=lambda command: printed("a b\nc\n" if command == "ls" else ""))
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes) == ["cat 'a b'", "cat c", "echo 2"]
     assert (tmp_path / "items.jsonl").read_text().count("\n") == 2
 
 
 def test_no_items_is_no_mistake_and_reduce_runs_with_zeros(tmp_path: Path) -> None:
     flow = "map: {input: [], steps: [{shell: ls}]}\nreduce: [{shell: 'echo ${map.total} ${map.results}'}]\n"
-    hands = FakeHands()
-    finished(load(tmp_path, flow), tmp_path, hands)
-    assert commands(hands) == ["echo 0 "]
+    fakes = FakeServices()
+    finished(load(tmp_path, flow), tmp_path, fakes)
+    assert commands(fakes) == ["echo 0 "]
 
 
 def test_setup_may_name_parts_of_its_outputs_in_one_place(tmp_path: Path) -> None:
@@ -812,13 +812,13 @@ reduce:
   - shell: "echo ${whole} ${major} ${score} ${none}"
 """,
     )
-    hands = FakeHands(
+    fakes = FakeServices(
         on_shell=lambda c: printed(
             {"version": "v12.3\n", "report": '{"a": {"b": [42]}}'}.get(c, "")
         )
     )
-    finished(loaded, tmp_path, hands)
-    assert commands(hands)[-1] == "echo v12.3 12 42 7"
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes)[-1] == "echo v12.3 12 42 7"
 
 
 def test_names_of_setup_have_the_facts_of_their_step_also_if_it_failed(tmp_path: Path) -> None:
@@ -840,9 +840,9 @@ reduce:
         "fine": printed('{"exit_code": "own"}', stderr="careful"),
         "bad": printed("x", exit_code=3, stderr="no"),
     }
-    hands = FakeHands(on_shell=lambda command: ends.get(command, Finished()))
-    finished(loaded, tmp_path, hands)
-    assert commands(hands)[2:] == ["echo 0 true 0.25 own careful", "echo null 3 false no"]
+    fakes = FakeServices(on_shell=lambda command: ends.get(command, Finished()))
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes)[2:] == ["echo 0 true 0.25 own careful", "echo null 3 false no"]
 
 
 def test_a_handler_map_runs_its_commands_in_order_and_the_step_is_tried_again(
@@ -853,13 +853,13 @@ def test_a_handler_map_runs_its_commands_in_order_and_the_step_is_tried_again(
         "- shell: make\n  on_failure: {shell: 'log ${error.exit_code} ${shell.stderr}', max_attempts: 2}\n",
     )
     codes = iter([2, 0, 0])
-    hands = FakeHands(
+    fakes = FakeServices(
         on_shell=lambda command: Finished(
             exit_code=next(codes), stderr=b"bad" if command == "make" else b""
         )
     )
-    finished(loaded, tmp_path, hands)
-    assert commands(hands) == ["make", "log 2 bad", "make"]
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes) == ["make", "log 2 bad", "make"]
 
 
 def test_a_validation_completes_the_gaps_and_checks_again(tmp_path: Path) -> None:
@@ -876,9 +876,11 @@ def test_a_validation_completes_the_gaps_and_checks_again(tmp_path: Path) -> Non
     results = iter(
         ['{"completion_percentage": 50, "missing": ["a b"]}', '{"completion_percentage": 95}']
     )
-    hands = FakeHands(on_shell=lambda command: printed(next(results) if command == "check" else ""))
-    finished(loaded, tmp_path, hands)
-    assert commands(hands) == ["build", "check", "fill 'a b'", "check"]
+    fakes = FakeServices(
+        on_shell=lambda command: printed(next(results) if command == "check" else "")
+    )
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes) == ["build", "check", "fill 'a b'", "check"]
 
 
 def test_a_block_is_run_with_the_names_that_it_is_given_and_its_captures_are_known(
@@ -894,9 +896,9 @@ steps:
   - shell: echo ${n}
 """,
     )
-    hands = FakeHands(on_shell=lambda command: printed("3\n" if "wc" in command else ""))
-    finished(loaded, tmp_path, hands)
-    assert commands(hands) == ["ls 'my docs' | wc -l", "echo 3"]
+    fakes = FakeServices(on_shell=lambda command: printed("3\n" if "wc" in command else ""))
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes) == ["ls 'my docs' | wc -l", "echo 3"]
 
 
 def test_a_secret_reaches_processes_and_nothing_that_is_shown(tmp_path: Path) -> None:
@@ -908,9 +910,9 @@ def test_a_secret_reaches_processes_and_nothing_that_is_shown(tmp_path: Path) ->
     assert loaded.process_env() == {"KEY": "hunter2"}
     assert loaded.secret_texts() == ["hunter2"]
     assert "hunter2" not in repr(loaded)
-    hands = FakeHands()
-    finished(loaded, tmp_path, hands)
-    assert commands(hands) == ["use '***'"]
+    fakes = FakeServices()
+    finished(loaded, tmp_path, fakes)
+    assert commands(fakes) == ["use '***'"]
 
 
 def test_files_that_a_step_produced_have_names(tmp_path: Path) -> None:
@@ -928,12 +930,12 @@ def test_files_that_a_step_produced_have_names(tmp_path: Path) -> None:
                 (project / name).write_text("x")
         return Finished()
 
-    hands = GitHands(on_shell=shell)
-    run = new_run(hands, folder=str(state))
+    fakes = GitServices(on_shell=shell)
+    run = new_run(fakes, folder=str(state))
     loaded = load(project, flow)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(project)))
     run.events.close()
-    assert commands(hands)[-1] == "cat new-spec.md a.log b.log"
+    assert commands(fakes)[-1] == "cat new-spec.md a.log b.log"
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -947,7 +949,7 @@ def test_a_step_that_has_to_leave_a_commit_fails_without_one(tmp_path: Path, com
         return Finished()
 
     loaded = load(project, "- {shell: work, commit_required: true}\n")
-    run = new_run(GitHands(on_shell=shell), folder=str(state))
+    run = new_run(GitServices(on_shell=shell), folder=str(state))
     turn = StepContext(run, "", loaded.scope("r1"), directory=str(project))
     if commits:
         loaded.program.run(turn)
@@ -959,8 +961,8 @@ def test_a_step_that_has_to_leave_a_commit_fails_without_one(tmp_path: Path, com
 
 def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
     loaded = load(tmp_path, "map: {input: {command: ls}, steps: [{shell: 'cat ${item}'}]}\n")
-    hands = FakeHands()
-    run = new_run(hands, folder=str(tmp_path), rehearsing=True)
+    fakes = FakeServices()
+    run = new_run(fakes, folder=str(tmp_path), dry_run=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.events.close()
     assert run.plan_log is not None
@@ -968,7 +970,7 @@ def test_a_dry_run_starts_nothing_to_find_the_items(tmp_path: Path) -> None:
         ("items", "ls"),
         ("shell", "cat ${item}"),
     ]
-    assert hands.asked == []
+    assert fakes.asked == []
     assert list(tmp_path.iterdir()) == [tmp_path / "flow.yaml"]
 
 
@@ -985,9 +987,11 @@ reduce: [{shell: "echo ${map.total}"}]
 """
 
 
-def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_only_a_run_can_know_with_placeholders_and_conditions(
+    tmp_path: Path,
+) -> None:
     loaded = load(tmp_path, OPEN, inputs={"p": "x"})
-    run = new_run(FakeHands(), folder=str(tmp_path), rehearsing=True)
+    run = new_run(FakeServices(), folder=str(tmp_path), dry_run=True)
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.events.close()
     assert run.plan_log is not None
@@ -1005,10 +1009,10 @@ def test_a_dry_run_shows_what_only_a_run_can_know_with_holes_and_conditions(tmp_
 
 def test_an_input_that_does_not_exist_is_never_run_as_a_command(tmp_path: Path) -> None:
     loaded = load(tmp_path, "map: {input: touch gone, steps: [{shell: ls}]}\n")
-    hands = FakeHands()
+    fakes = FakeServices()
     with pytest.raises(StepError, match="there is no file 'touch gone'"):
-        finished(loaded, tmp_path, hands)
-    assert hands.asked == []
+        finished(loaded, tmp_path, fakes)
+    assert fakes.asked == []
 
 
 def test_a_short_secret_is_warned_of_and_never_quoted(tmp_path: Path) -> None:
@@ -1027,7 +1031,7 @@ def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:
         "    - shell: echo ${item.a} ${item.b:-} ${item.c}\n"
     )
     loaded, journal = load(tmp_path, text), MemoryJournal()
-    run = new_run(FakeHands(), journal, folder=str(tmp_path))
+    run = new_run(FakeServices(), journal, folder=str(tmp_path))
     loaded.program.run(StepContext(run, "", loaded.scope("r1"), directory=str(tmp_path)))
     run.events.close()
     notes = [one.event.message for one in journal.events() if isinstance(one.event, Note)]
@@ -1054,6 +1058,6 @@ steps: [{shell: ls, env: {D: "${C} ${N}"}}]
 """
     loaded = load(tmp_path, flow, profile="prod")
     assert loaded.process_env() == {"A": "file", "B": "block", "C": "profile", "N": "3"}
-    hands = FakeHands()
-    finished(loaded, tmp_path, hands)
-    assert hands.asked[0]["env"]["D"] == "profile 3"
+    fakes = FakeServices()
+    finished(loaded, tmp_path, fakes)
+    assert fakes.asked[0]["env"]["D"] == "profile 3"

@@ -16,7 +16,7 @@ from plait.core.values import Json, Secret
 from plait.engine.outcome import Succeeded
 from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
 from plait.tools.call import ToolResult, call_tool
-from program.fakes import FakeHands, failure_of, new_run, performed, step, text_of
+from program.fakes import FakeServices, failure_of, new_run, performed, step, text_of
 from tools.projects import Project, new_project
 
 FAKE = f"""#!{sys.executable}
@@ -32,7 +32,7 @@ else:
 
 
 @dataclass(slots=True)
-class RealTools(FakeHands):
+class RealTools(FakeServices):
     """Calls the tools of a project as everybody does."""
 
     project: Project | None = None
@@ -218,23 +218,23 @@ def test_other_errors_of_a_process_stay_what_they_are() -> None:
         raise ProcessError("too slow", code="timeout")
 
     failure = failure_of(
-        performed(step("a", CliAgentAction(text_of("x"))), new_run(FakeHands(on_call=call)))
+        performed(step("a", CliAgentAction(text_of("x"))), new_run(FakeServices(on_call=call)))
     )
     assert (failure.message, failure.kind) == ("too slow", "timeout")
 
 
 def test_secrets_do_not_reach_a_prompt() -> None:
-    hands = FakeHands(on_call=lambda *_: ToolResult(CLAUDE, True, "fine", None, (), {}))
-    run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
+    fakes = FakeServices(on_call=lambda *_: ToolResult(CLAUDE, True, "fine", None, (), {}))
+    run = new_run(fakes, mask=lambda text: text.replace("hunter2", "***"))
     performed(
         step("a", CliAgentAction(text_of("${s} ${v}"))), run, {"s": Secret("other"), "v": "hunter2"}
     )
-    assert hands.asked[0]["params"]["prompt"] == "*** ***"
+    assert fakes.asked[0]["params"]["prompt"] == "*** ***"
 
 
 def test_a_dry_run_shows_the_prompt_and_starts_nobody() -> None:
-    hands = FakeHands()
-    run = new_run(hands, rehearsing=True)
+    fakes = FakeServices()
+    run = new_run(fakes, dry_run=True)
     performed(step("a", CliAgentAction(text_of("/fix ${n}"))), run, {"n": 1})
     assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == ["/fix 1"]
-    assert hands.asked == []
+    assert fakes.asked == []

@@ -14,12 +14,12 @@ from plait.engine.step import Policy, Retry
 from plait.program.actions.http import HttpAction, matching_host_rule
 from plait.scope import Scope
 from plait.tools.invocation import PrimitiveResult, RequestCall
-from program.fakes import FakeHands, failure_of, new_run, performed, step, text_of, turn_of
+from program.fakes import FakeServices, failure_of, new_run, performed, step, text_of, turn_of
 
 URL = "https://api.example/v1"
 
 
-def answering(status: int = 200, data: Json = "fine", **fields: Any) -> FakeHands:
+def answering(status: int = 200, data: Json = "fine", **fields: Any) -> FakeServices:
     def answer(_: RequestCall) -> PrimitiveResult:
         ok = 200 <= status < 300
         error = None if ok else f"the server answered {status}"
@@ -34,13 +34,13 @@ def answering(status: int = 200, data: Json = "fine", **fields: Any) -> FakeHand
             }
         )
 
-    return FakeHands(on_request=answer)
+    return FakeServices(on_request=answer)
 
 
 def sent(http: HttpAction, values: dict[str, Json] | None = None, **fields: Any) -> RequestCall:
-    hands = answering()
-    performed(step("a", http, **fields), new_run(hands), values)
-    call = hands.asked[0]
+    fakes = answering()
+    performed(step("a", http, **fields), new_run(fakes), values)
+    call = fakes.asked[0]
     assert isinstance(call, RequestCall)
     return call
 
@@ -83,11 +83,11 @@ def test_a_body_is_text_or_json_and_a_value_cannot_change_its_shape(
 
 @pytest.mark.parametrize("body", ["${n}", {"n": "${n}"}])
 def test_half_a_character_is_refused_before_anything_is_sent(body: Json) -> None:
-    hands = answering()
+    fakes = answering()
     http = HttpAction(text_of(URL), body=text_of(body))
-    failure = failure_of(performed(step("a", http), new_run(hands), {"n": "\ud800"}))
+    failure = failure_of(performed(step("a", http), new_run(fakes), {"n": "\ud800"}))
     assert "half of a character pair" in failure.message
-    assert hands.asked == []
+    assert fakes.asked == []
 
 
 def test_headers_are_filled_and_a_content_type_of_the_author_stays() -> None:
@@ -131,34 +131,34 @@ def test_what_is_one_placeholder_that_nothing_answers_is_left_out_of_a_request(
 
 
 def test_a_line_break_in_a_header_is_refused_before_anything_is_sent() -> None:
-    hands = answering()
+    fakes = answering()
     http = HttpAction(text_of(URL), headers={"X": text_of("${v}")})
-    failure = failure_of(performed(step("a", http), new_run(hands), {"v": "a\r\nEvil: 1"}))
+    failure = failure_of(performed(step("a", http), new_run(fakes), {"v": "a\r\nEvil: 1"}))
     assert failure.kind == "refused"
     assert "Evil" not in failure.message
-    assert hands.asked == []
+    assert fakes.asked == []
 
 
-def test_a_hole_that_nobody_fills_is_never_a_part_of_an_address() -> None:
-    hands = answering()
+def test_a_placeholder_that_nobody_fills_is_never_a_part_of_an_address() -> None:
+    fakes = answering()
     assert (
         failure_of(
-            performed(step("a", HttpAction(text_of(f"{URL}/${{gone}}"))), new_run(hands))
+            performed(step("a", HttpAction(text_of(f"{URL}/${{gone}}"))), new_run(fakes))
         ).kind
         == "refused"
     )
-    assert hands.asked == []
+    assert fakes.asked == []
 
 
 def sent_from(
     url: str, placed: Callable[[Scope], Scope], **fields: Any
 ) -> tuple[Outcome, RequestCall | None]:
-    hands = answering()
-    run = new_run(hands)
+    fakes = answering()
+    run = new_run(fakes)
     turn = turn_of(run)
     outcome = turn.perform(step("a", HttpAction(text_of(url), **fields)), scope=placed(turn.scope))
     run.events.close()
-    return outcome, next((call for call in hands.asked if isinstance(call, RequestCall)), None)
+    return outcome, next((call for call in fakes.asked if isinstance(call, RequestCall)), None)
 
 
 AUTHORS: list[tuple[str, Callable[[Scope], Scope]]] = [
@@ -208,12 +208,12 @@ def test_a_host_that_comes_from_data_is_refused_unless_it_is_allowed(
 
 
 def test_a_variable_that_a_step_makes_of_data_is_data() -> None:
-    hands = answering()
+    fakes = answering()
     made = step("a", HttpAction(text_of("${TARGET}/x")), env={"TARGET": text_of("${item}")})
-    assert failure_of(performed(made, new_run(hands), {"item": "https://h"})).kind == "refused"
-    assert hands.asked == []
+    assert failure_of(performed(made, new_run(fakes), {"item": "https://h"})).kind == "refused"
+    assert fakes.asked == []
     own = step("a", HttpAction(text_of("${TARGET}/x")), env={"TARGET": text_of("https://h")})
-    assert isinstance(performed(own, new_run(hands)), Succeeded)
+    assert isinstance(performed(own, new_run(fakes)), Succeeded)
 
 
 ALLOWED = [
@@ -345,7 +345,7 @@ def test_no_answer_fails_the_step_with_its_kind(code: str, kind: str) -> None:
         raise RequestError("gone", "GET api.example", code=code)
 
     failure = failure_of(
-        performed(step("a", HttpAction(text_of(URL))), new_run(FakeHands(on_request=answer)))
+        performed(step("a", HttpAction(text_of(URL))), new_run(FakeServices(on_request=answer)))
     )
     assert (failure.message, failure.kind) == ("GET api.example: gone", kind)
 
@@ -357,19 +357,19 @@ def test_only_failures_that_retry_on_names_are_tried_again() -> None:
         status = next(answers)
         return PrimitiveResult(False, "", f"{status}", metadata={"status": status})
 
-    hands = FakeHands(on_request=answer)
+    fakes = FakeServices(on_request=answer)
     again = Policy(Retry(9, "fixed", 0.0, retry_on=("server_error", "rate_limit")))
     assert (
         failure_of(
-            performed(step("a", HttpAction(text_of(URL)), policy=again), new_run(hands))
+            performed(step("a", HttpAction(text_of(URL)), policy=again), new_run(fakes))
         ).exit_code
         == 404
     )
-    assert len(hands.asked) == 3
+    assert len(fakes.asked) == 3
 
 
 def test_a_dry_run_shows_the_request_without_its_secrets() -> None:
-    run = new_run(answering(), rehearsing=True, mask=lambda text: text.replace("hunter2", "***"))
+    run = new_run(answering(), dry_run=True, mask=lambda text: text.replace("hunter2", "***"))
     performed(step("a", HttpAction(text_of(f"{URL}?k=${{s}}"))), run, {"s": Secret("hunter2")})
     assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [
         f"GET {URL}?k=***"

@@ -12,7 +12,7 @@ from plait.core.values import Json, Secret
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Failure, LimitExceeded, StepError, Succeeded
 from plait.program.actions.prompt import PromptAction
-from program.fakes import FakeHands, FakeModel, failure_of, new_run, performed, step, text_of
+from program.fakes import FakeModel, FakeServices, failure_of, new_run, performed, step, text_of
 
 
 def test_without_a_provider_the_step_is_refused_and_says_what_to_do() -> None:
@@ -26,7 +26,7 @@ def test_without_a_provider_the_step_is_refused_and_says_what_to_do() -> None:
 
 def test_the_answer_is_the_output_and_secrets_stay_here() -> None:
     model = FakeModel("hunter2 is fine")
-    run = new_run(FakeHands(model=model), mask=lambda text: text.replace("hunter2", "***"))
+    run = new_run(FakeServices(model=model), mask=lambda text: text.replace("hunter2", "***"))
     asked = PromptAction(text_of("look at ${v} ${s}"), text_of("be ${v}"), model="m")
     outcome = performed(step("a", asked), run, {"v": "hunter2", "s": Secret("other")})
     assert isinstance(outcome, Succeeded)
@@ -59,7 +59,9 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
     def fail(_: ModelRequest) -> ModelResponse:
         raise StepError(Failure("no hunter2", kind, output=output))
 
-    run = new_run(FakeHands(model=scripted(fail)), mask=lambda text: text.replace("hunter2", "***"))
+    run = new_run(
+        FakeServices(model=scripted(fail)), mask=lambda text: text.replace("hunter2", "***")
+    )
     failure = failure_of(performed(step("a", PromptAction(text_of("hi"))), run))
     assert failure.kind == kind
     assert failure.output["output"] == shown
@@ -85,14 +87,14 @@ EARLY = [
 def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
     model = scripted([ModelResponse("Once", usage=TokenUsage(1, 1, cost=0.2), ending=ending)])
     failure = failure_of(
-        performed(step("a", PromptAction(text_of("hi"))), new_run(FakeHands(model=model)))
+        performed(step("a", PromptAction(text_of("hi"))), new_run(FakeServices(model=model)))
     )
     assert (failure.message, failure.kind, failure.output["output"]) == (message, ending, "Once")
 
 
 def test_a_budget_that_is_used_up_asks_nobody() -> None:
     model = FakeModel()
-    run = new_run(FakeHands(model=model), budget=Budget(Limits(spend=0.4)))
+    run = new_run(FakeServices(model=model), budget=Budget(Limits(spend=0.4)))
     performed(step("a", PromptAction(text_of("hi"))), run)
     with pytest.raises(LimitExceeded) as caught:
         performed(step("b", PromptAction(text_of("hi"))), run)
@@ -101,7 +103,7 @@ def test_a_budget_that_is_used_up_asks_nobody() -> None:
 
 def test_a_dry_run_asks_nobody() -> None:
     model = FakeModel()
-    run = new_run(FakeHands(model=model), rehearsing=True)
+    run = new_run(FakeServices(model=model), dry_run=True)
     performed(step("a", PromptAction(text_of("hi ${n}"))), run, {"n": 1})
     assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == ["hi 1"]
     assert model.calls == []

@@ -18,7 +18,7 @@ from plait.program.actions.tool import ToolAction
 from plait.tools.call import ToolResult
 from program.fakes import (
     Acting,
-    FakeHands,
+    FakeServices,
     failure_of,
     new_run,
     performed,
@@ -33,13 +33,13 @@ def result(data: Json = None, *, error: str | None = None, **facts: Json) -> Too
     return ToolResult("t/x", error is None, data, error, (), {"duration_ms": 1500.0, **facts})
 
 
-def giving(answer: ToolResult | PlaitError) -> FakeHands:
+def giving(answer: ToolResult | PlaitError) -> FakeServices:
     def call(_: str, __: Mapping[str, Json]) -> ToolResult:
         if isinstance(answer, PlaitError):
             raise answer
         return answer
 
-    return FakeHands(on_call=call)
+    return FakeServices(on_call=call)
 
 
 def test_the_data_of_a_tool_is_the_output_of_its_step() -> None:
@@ -62,13 +62,13 @@ def test_a_captured_result_keeps_its_types() -> None:
 
 
 def test_parameters_keep_their_types_and_secrets_stay_sealed() -> None:
-    hands = giving(result())
+    fakes = giving(result())
     params = text_of(
         {"n": "${n}", "list": ["${n}", "a${n}"], "key": "Bearer ${secret}", "plain": True}
     )
     made = step("a", ToolAction(text_of("t/${kind}"), params), policy=Policy(timeout=9))
-    performed(made, new_run(hands), {"n": 3, "kind": "x", "secret": Secret("hunter2")})
-    asked = hands.asked[0]
+    performed(made, new_run(fakes), {"n": 3, "kind": "x", "secret": Secret("hunter2")})
+    asked = fakes.asked[0]
     assert asked["tool"] == "t/x"
     assert asked["params"] == {
         "n": 3,
@@ -114,7 +114,7 @@ def test_a_request_without_an_answer_fails_with_its_kind(code: str, kind: str) -
 
 
 def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:
-    hands, mend, behind = giving(TrustError("not trusted", code="untrusted")), Acting(), Acting()
+    fakes, mend, behind = giving(TrustError("not trusted", code="untrusted")), Acting(), Acting()
     journal = MemoryJournal()
     flow = steps(
         step(
@@ -127,9 +127,9 @@ def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:
         step("b", behind),
     )
     with pytest.raises(TrustError) as caught:
-        performed(flow, new_run(hands, journal))
+        performed(flow, new_run(fakes, journal))
     assert caught.value.exit_code == 3
-    assert (len(hands.asked), mend.ran, behind.ran) == (1, [], [])
+    assert (len(fakes.asked), mend.ran, behind.ran) == (1, [], [])
     assert list(journal.steps_in("flow")) == []
     # Once it is trusted, the same run goes on.
     trusted = giving(result("ok"))
@@ -151,8 +151,8 @@ def test_a_tool_that_was_cancelled_by_a_stop_is_no_failure() -> None:
 
 
 def test_secrets_in_what_a_tool_says_are_masked() -> None:
-    hands = giving(result({"k": "hunter2"}, error="hunter2?", exit_code=1, stderr="hunter2!"))
-    run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
+    fakes = giving(result({"k": "hunter2"}, error="hunter2?", exit_code=1, stderr="hunter2!"))
+    run = new_run(fakes, mask=lambda text: text.replace("hunter2", "***"))
     assert "hunter2" not in repr(performed(step("a", ToolAction("t/x")), run))
 
 
@@ -164,7 +164,7 @@ def test_parameters_that_are_no_map_are_refused() -> None:
 
 
 def test_a_dry_run_shows_the_call() -> None:
-    run = new_run(rehearsing=True)
+    run = new_run(dry_run=True)
     values = {"n": 3, "s": Secret("hunter2")}
     performed(step("a", ToolAction("t/x", text_of({"n": "${n}", "s": "${s}"}))), run, values)
     assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [

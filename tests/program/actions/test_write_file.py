@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from plait.core.values import Json, Secret
 from plait.engine.outcome import Succeeded
 from plait.program.actions.write_file import FileFormat, WriteFileAction
-from program.fakes import FakeHands, failure_of, new_run, performed, step, text_of
+from program.fakes import FakeServices, failure_of, new_run, performed, step, text_of
 from share import examples
 
 
 def written(
     content: Json, values: dict[str, Json], format: FileFormat = "text", **fields: Any
 ) -> str:
-    hands = FakeHands()
+    fakes = FakeServices()
     made = WriteFileAction(text_of("out.txt"), text_of(content), format, **fields)
-    outcome = performed(step("a", made), new_run(hands), values)
+    outcome = performed(step("a", made), new_run(fakes), values)
     assert isinstance(outcome, Succeeded), outcome
-    return hands.files["out.txt"].decode("utf-8", "surrogateescape")
+    return fakes.files["out.txt"].decode("utf-8", "surrogateescape")
 
 
 CONTENTS: list[tuple[FileFormat, Json, dict[str, Json], str]] = [
@@ -90,21 +90,21 @@ REFUSED: list[tuple[FileFormat, str, str]] = [
 def test_a_content_that_is_no_document_is_refused_and_not_written(
     format: FileFormat, content: str, message: str
 ) -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     made = WriteFileAction(text_of("f"), text_of(content), format)
-    failure = failure_of(performed(step("a", made), new_run(hands), {"x": "1"}))
+    failure = failure_of(performed(step("a", made), new_run(fakes), {"x": "1"}))
     assert message in failure.message
     assert failure.kind == "refused"
-    assert hands.files == {}
+    assert fakes.files == {}
 
 
 @pytest.mark.parametrize("format", ["text", "json"])  # YAML has an escape for it
 def test_half_a_character_is_refused_and_not_written(format: FileFormat) -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     failure = failure_of(
         performed(
             step("a", WriteFileAction(text_of("f"), text_of("${x}"), format)),
-            new_run(hands),
+            new_run(fakes),
             {"x": "a\ud800"},
         )
     )
@@ -112,7 +112,7 @@ def test_half_a_character_is_refused_and_not_written(format: FileFormat) -> None
         "a text holds half of a character pair, which has no bytes\nfix: write both halves, or neither"
     )
     assert failure.kind == "refused"
-    assert hands.files == {}
+    assert fakes.files == {}
 
 
 def test_bytes_that_are_no_text_are_written_as_they_were() -> None:
@@ -120,38 +120,38 @@ def test_bytes_that_are_no_text_are_written_as_they_were() -> None:
 
 
 def test_the_path_is_the_output_and_options_reach_the_hand() -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     made = WriteFileAction(text_of("out/${n}..b.txt"), text_of("x"), mode=0o600, create_dirs=True)
-    outcome = performed(step("a", made), new_run(hands), {"n": "a"})
+    outcome = performed(step("a", made), new_run(fakes), {"n": "a"})
     assert isinstance(outcome, Succeeded)
     assert outcome.value["output"] == "out/a..b.txt"
-    assert hands.asked == [{"write": "out/a..b.txt", "mode": 0o600, "create_dirs": True}]
+    assert fakes.asked == [{"write": "out/a..b.txt", "mode": 0o600, "create_dirs": True}]
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b"])
 def test_a_path_without_a_name_is_refused(name: str) -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     made = WriteFileAction(text_of("${name}"), text_of("x"))
-    failure = failure_of(performed(step("a", made), new_run(hands), {"name": name}))
+    failure = failure_of(performed(step("a", made), new_run(fakes), {"name": name}))
     assert "the path of the file" in failure.message
-    assert hands.files == {}
+    assert fakes.files == {}
 
 
 def test_a_secret_in_plain_text_is_masked_too() -> None:
-    hands = FakeHands()
-    run = new_run(hands, mask=lambda text: text.replace("hunter2", "***"))
+    fakes = FakeServices()
+    run = new_run(fakes, mask=lambda text: text.replace("hunter2", "***"))
     performed(step("a", WriteFileAction(text_of("f"), text_of("${v}"))), run, {"v": "a hunter2"})
-    assert hands.files == {"f": b"a ***"}
+    assert fakes.files == {"f": b"a ***"}
 
 
 def test_bytes_that_are_no_text_are_written_back_as_they_were() -> None:
-    hands = FakeHands()
+    fakes = FakeServices()
     performed(
         step("a", WriteFileAction(text_of("f"), text_of("${v}"))),
-        new_run(hands),
+        new_run(fakes),
         {"v": "caf\udce9"},
     )
-    assert hands.files == {"f": b"caf\xe9"}
+    assert fakes.files == {"f": b"caf\xe9"}
 
 
 SIZES = [
@@ -166,8 +166,8 @@ SIZES = [
 
 @pytest.mark.parametrize(("content", "shown"), SIZES)
 def test_a_dry_run_writes_nothing_and_says_what_it_would(content: Json, shown: str) -> None:
-    hands = FakeHands()
-    run = new_run(hands, rehearsing=True)
+    fakes = FakeServices()
+    run = new_run(fakes, dry_run=True)
     performed(step("a", WriteFileAction(text_of("f"), text_of(content))), run, {"v": "four"})
     assert [one.shown for one in (run.plan_log.steps if run.plan_log else ())] == [shown]
-    assert hands.files == {}
+    assert fakes.files == {}

@@ -17,7 +17,7 @@ from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, StepError
 from plait.tools.call import ToolResult
-from program.fakes import FakeHands, new_run, turn_of
+from program.fakes import FakeServices, new_run, turn_of
 from share import examples
 
 FLOW = """\
@@ -60,7 +60,7 @@ class Tools:
 
 def walked(file: Path, journal: MemoryJournal, tools: Tools) -> Any:
     loaded = load_file(str(file), environ={})
-    run = new_run(FakeHands(on_call=tools), journal)
+    run = new_run(FakeServices(on_call=tools), journal)
     try:
         return loaded.program.run(turn_of(run))
     finally:

@@ -12,7 +12,7 @@ from plait.adapters.store.reader import Reader
 from plait.core.values import Json
 from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
 from plait.engine.perform import StepContext
-from plait.program import map as fan
+from plait.program import map as map_step
 from plait.views.progress import Progress
 from runs.stories import Place, new_place
 
@@ -34,7 +34,7 @@ reduce:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = new_place(tmp_path, monkeypatch)
-    monkeypatch.setattr(fan, "MANY", MANY)
+    monkeypatch.setattr(map_step, "MANY", MANY)
     bad = {5, MANY - 1, ITEMS - 2}
     lines = (
         f'{{"n": {n}, "bad": {str(n in bad).lower()}, "where": "gone-{n}"}}\n' for n in range(ITEMS)
@@ -52,8 +52,8 @@ def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_ot
     (place.root / "gone-5").mkdir()
     place.write("flow.yaml", FLOW.replace("max_failures: 3", "max_failures: 30"))
     ran = place.resume(stopped.result.run)
-    told = [event for event in ran.events if isinstance(event, ItemsReplayed)]
-    assert [event.done.count(1) for event in told] == [
+    reported = [event for event in ran.events if isinstance(event, ItemsReplayed)]
+    assert [event.done.count(1) for event in reported] == [
         len(before) - 1 - 3
     ]  # not map/items, nor what failed
     again = [
@@ -81,28 +81,28 @@ def test_what_is_remembered_at_once_counts_in_a_view_as_one_by_one(place: Place)
     for number, event in enumerate(ran.events):
         progress.add(EventRecord(number, 0.0, event))
     group = progress.parts["map"].group
-    (told,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
+    (reported,) = (event for event in ran.events if isinstance(event, ItemsReplayed))
     assert (group.total, group.failure_count, group.success_count) == (ITEMS, 3, ITEMS - 3)
-    assert group.replayed == told.done.count(1) + 3
+    assert group.replayed == reported.done.count(1) + 3
 
 
 def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = place.run(FLOW.replace("max_failures: 3", "max_failures: 30")).result.run
-    told: list[str] = []
-    indexed, run_map = Reader._extend, fan.Map.run
+    reported: list[str] = []
+    indexed, run_map = Reader._extend, map_step.Map.run
 
     def extended(self: Reader, last: int) -> None:
-        told.append("index")
+        reported.append("index")
         indexed(self, last)
 
-    def begun(self: fan.Map, ctx: StepContext) -> Json:
-        told.append("map")
+    def begun(self: map_step.Map, ctx: StepContext) -> Json:
+        reported.append("map")
         return run_map(self, ctx)
 
     monkeypatch.setattr(Reader, "_extend", extended)
-    monkeypatch.setattr(fan.Map, "run", begun)
+    monkeypatch.setattr(map_step.Map, "run", begun)
     monkeypatch.setattr(
         Reader.__init__, "__kwdefaults__", {"many": 1}
     )  # every journal is a long one
@@ -113,9 +113,9 @@ def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
         place.write(
             "flow.yaml", place.text("flow.yaml").replace("content: x", f"content: x{number}")
         )
-        told.clear()
+        reported.clear()
         place.retry(run)
-        assert told[0] == "map"
+        assert reported[0] == "map"
 
 
 MEASURED = """\

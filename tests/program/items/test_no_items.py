@@ -148,7 +148,7 @@ def test_items_that_were_missing_are_sought_again_when_the_run_goes_on(place: Pl
     assert (again.result.status, again.counted) == ("done", 1)
 
 
-def test_a_filter_that_chooses_nothing_is_told_like_an_empty_input(place: Place) -> None:
+def test_a_filter_that_chooses_nothing_is_reported_like_an_empty_input(place: Place) -> None:
     ran = place.done("map: {input: [{n: 1}], filter: n > 1, steps: [{shell: ls}]}\n")
     assert len(warnings(ran)) == 1
 
@@ -196,12 +196,12 @@ def test_the_map_of_an_ensemble_does_the_same(
 ) -> None:
     place = graph_place(tmp_path, monkeypatch)
     flow = "tasks: {look: {description: look, tool: demo/echo}}\nmap: {items: [], task: look}\n"
-    told = "the map has no items: the list is empty"
-    assert warnings(place.done(flow)) == [f"{told}{ADVICE}"]
+    reported = "the map has no items: the list is empty"
+    assert warnings(place.done(flow)) == [f"{reported}{ADVICE}"]
     assert warnings(place.done(flow.replace("task: look}", "task: look, on_empty: ok}"))) == []
     failed = place.run(flow.replace("task: look}", "task: look, on_empty: fail}"))
     assert failed.result.exit_code == 1
-    assert failed.message == f"task 'look': {told}, and on_empty is fail"
+    assert failed.message == f"task 'look': {reported}, and on_empty is fail"
 
 
 def test_a_word_that_on_empty_has_not_is_refused(place: Place) -> None:

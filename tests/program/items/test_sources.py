@@ -173,7 +173,7 @@ def test_items_may_stand_in_the_file(tmp_path: Path) -> None:
     assert items("input: {items: [{n: 1}]}\njson_path: $[*].n", tmp_path) == [1]
 
 
-def test_a_hole_may_hold_the_list_or_the_name(tmp_path: Path) -> None:
+def test_a_placeholder_may_hold_the_list_or_the_name(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[7]")
     assert items("input: ${found}", tmp_path, values={"found": [1, 2]}) == [1, 2]
     assert items("input: ${found}", tmp_path, values={"found": "a.json"}) == [7]

@@ -103,7 +103,7 @@ def test_texts_are_filled_and_the_tasks_stay_as_they_were_written() -> None:
     assert ensemble.run({"topic": "moons", "n": None}).raw == "About moons"
 
 
-def test_every_missing_variable_of_the_whole_ensemble_is_told_before_anything_runs() -> None:
+def test_every_missing_variable_of_the_whole_ensemble_is_reported_before_anything_runs() -> None:
     ran: list[str] = []
 
     def handler(task: Task, _: Sequence[TaskOutput]) -> Json:
@@ -541,7 +541,7 @@ def test_the_text_of_a_map_knows_the_item_its_fields_and_its_place() -> None:
     ]
 
 
-def test_an_item_that_lacks_a_field_is_told_before_anything_runs() -> None:
+def test_an_item_that_lacks_a_field_is_reported_before_anything_runs() -> None:
     each = doing("{item_path}", name="each")
     with pytest.raises(plait.PromptTemplateError) as caught:
         Ensemble([each], map=MapReduce([{"path": 1}, {"pth": 2}], each)).run()
@@ -689,7 +689,7 @@ def test_workers_are_named_by_their_roles_as_they_are_written() -> None:
         Ensemble(tasks, workflow="hierarchical", manager=idle).run({"topic": "tides"})
 
 
-def test_roles_that_become_the_same_are_told_as_they_are_written() -> None:
+def test_roles_that_become_the_same_are_reported_as_they_are_written() -> None:
     tasks = team("{a} writer", "{b} writer")
     ensemble = Ensemble(tasks, workflow="hierarchical", manager=Manager(provider=Model("done")))
     with pytest.raises((EnsembleError, InputError)) as caught:
@@ -703,7 +703,7 @@ def test_roles_that_become_the_same_are_told_as_they_are_written() -> None:
 # ── what is refused ──────────────────────────────────────────────────────
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     handled = doing("a", agent=Agent("r"), tool="t", name="a")
     other = doing("not there")
     looped = doing("c", context=[other], name="c")
@@ -798,7 +798,7 @@ def test_a_limit_that_there_is_not_is_refused_by_name() -> None:
     )
 
 
-def test_a_tool_that_is_not_there_is_told_before_anything_runs() -> None:
+def test_a_tool_that_is_not_there_is_reported_before_anything_runs() -> None:
     ran: list[int] = []
     tasks = [doing("a", handler=lambda *_: ran.append(1)), Task("b", "", tool="team/nope")]
     with pytest.raises(InputError) as caught:
@@ -1075,7 +1075,7 @@ def test_a_provider_that_does_not_answer_fails_its_task_and_the_outputs_so_far_a
     assert (type(seen[-1]).__name__, seen[-1].status) == ("RunEnded", "failed")
 
 
-def test_what_a_provider_raises_is_told_without_secrets() -> None:
+def test_what_a_provider_raises_is_reported_without_secrets() -> None:
     def raises(_: ModelRequest) -> str:
         raise ValueError("s3cr3t-value-of-mine")
 
@@ -1118,10 +1118,10 @@ MISTAKES: list[tuple[Callable[..., object], dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("made", "given", "told"), MISTAKES)
-def test_something_of_another_type_is_told_where_it_is_written(
-    made: Callable[..., object], given: dict[str, Any], told: str
+@pytest.mark.parametrize(("made", "given", "reported"), MISTAKES)
+def test_something_of_another_type_is_reported_where_it_is_written(
+    made: Callable[..., object], given: dict[str, Any], reported: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         made(**given)
-    assert str(caught.value) == told
+    assert str(caught.value) == reported

@@ -52,7 +52,7 @@ EMITTED = [
 
 
 @pytest.mark.parametrize(("template", "dialect", "emitted"), EMITTED)
-def test_a_hole_becomes_a_reference_that_fits_its_state(
+def test_a_placeholder_becomes_a_reference_that_fits_its_state(
     template: str, dialect: Dialect, emitted: str
 ) -> None:
     script = bound(template, "7", dialect=dialect)
@@ -241,7 +241,7 @@ def test_where_a_dash_is_no_danger(template: str, values: Sequence[Json]) -> Non
     assert bound(template, *values).script
 
 
-def test_a_second_hole_is_looked_at_when_the_first_is_empty() -> None:
+def test_a_second_placeholder_is_looked_at_when_the_first_is_empty() -> None:
     with pytest.raises(ValueRefusedError):
         bound("rm ${x}${y}", "", "-rf")
 
@@ -289,7 +289,7 @@ def test_a_state_that_cannot_be_is_noticed(state: State) -> None:
         plan(pieces(template), "bash", Source("t", template), lexer=lambda *_: wrong)
 
 
-def test_a_lexer_that_loses_a_hole_is_noticed() -> None:
+def test_a_lexer_that_loses_a_placeholder_is_noticed() -> None:
     with pytest.raises(InternalError):
         plan(
             pieces("a ${x}"),

@@ -131,12 +131,14 @@ BASH_STATES = [
 
 @pytest.mark.parametrize("dialect", BOTH)
 @pytest.mark.parametrize(("template", "expected"), STATES)
-def test_the_state_at_each_hole(template: str, expected: list[str], dialect: Dialect) -> None:
+def test_the_state_at_each_placeholder(
+    template: str, expected: list[str], dialect: Dialect
+) -> None:
     assert (states(template, dialect), codes(template, dialect)) == (expected, [])
 
 
 @pytest.mark.parametrize(("template", "expected"), BASH_STATES)
-def test_the_state_at_each_hole_in_bash(template: str, expected: list[str]) -> None:
+def test_the_state_at_each_placeholder_in_bash(template: str, expected: list[str]) -> None:
     assert (states(template, "bash"), codes(template, "bash")) == (expected, [])
 
 
@@ -494,7 +496,7 @@ def test_a_refusal_says_what_where_and_what_to_write_instead() -> None:
     ]
 
 
-def test_a_place_in_the_text_is_found_behind_holes() -> None:
+def test_a_place_in_the_text_is_found_behind_placeholders() -> None:
     template = "echo ${x} 'open"
     assert [(r.code, template[r.start]) for r in lexed(template, "sh").refusals] == [
         ("unbalanced", "'")
@@ -516,7 +518,7 @@ def test_raw_values_may_stand_anywhere() -> None:
     "template",
     ["echo 'open", "eval $x", "cat <<E", "a(b", "alias a=b", "$(" * 500, "alias a=${x:raw}"],
 )
-def test_a_script_without_holes_is_its_authors_own(template: str) -> None:
+def test_a_script_without_placeholders_is_its_authors_own(template: str) -> None:
     assert codes(template, "sh") == []
 
 
@@ -605,7 +607,9 @@ soup = st.lists(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(soup, st.sampled_from(BOTH))
-def test_no_text_makes_the_lexer_fail_or_lose_a_hole(made: list[Piece], dialect: Dialect) -> None:
+def test_no_text_makes_the_lexer_fail_or_lose_a_placeholder(
+    made: list[Piece], dialect: Dialect
+) -> None:
     answer = analyse(made, dialect)
     assert len(answer.places) == sum(isinstance(piece, ValueSlot) for piece in made)
     assert all(refusal.code in REFUSALS for refusal in answer.refusals)

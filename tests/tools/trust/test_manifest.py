@@ -28,13 +28,13 @@ def found(root: str, relative: str, name: Any = "system") -> ToolLocation:
 
 @pytest.mark.parametrize("relative", TOOLS)
 def test_a_header_from_the_manifest_is_the_header_in_the_file(relative: str) -> None:
-    as_told = read_item(found(SYSTEM, relative))
+    as_reported = read_item(found(SYSTEM, relative))
     as_read = read_item(found(SYSTEM, relative, "user"))  # where the manifest has no say
-    assert as_told.header == as_read.header
-    assert manifest_header(SYSTEM, relative, as_told.digest) == header_values(as_read.path)
+    assert as_reported.header == as_read.header
+    assert manifest_header(SYSTEM, relative, as_reported.digest) == header_values(as_read.path)
 
 
-def test_every_runtime_is_told_and_nothing_that_is_no_tool() -> None:
+def test_every_runtime_is_reported_and_nothing_that_is_no_tool() -> None:
     assert {
         "tools/core/runtimes/python/script.yaml",
         "extractors/tools.yaml",
@@ -45,7 +45,7 @@ def test_every_runtime_is_told_and_nothing_that_is_no_tool() -> None:
 SH = "# executor_id: core/runtimes/bash/bash\n# version: '{}'\necho\n"
 
 
-def test_a_header_is_told_of_these_bytes_only(tmp_path: Path) -> None:
+def test_a_header_is_reported_of_these_bytes_only(tmp_path: Path) -> None:
     tool = tmp_path / "tools" / "t.sh"
     tool.parent.mkdir()
     tool.write_text(SH.format(1))

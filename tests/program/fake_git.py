@@ -9,11 +9,11 @@ from pathlib import Path
 
 from plait.core.errors import ProcessError
 from plait.core.records import dataclass
-from program.fakes import FakeHands
+from program.fakes import FakeServices
 
 
 @dataclass(slots=True)
-class GitHands(FakeHands):
+class GitServices(FakeServices):
     def git(
         self, args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
     ) -> bytes:
