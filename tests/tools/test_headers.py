@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from plait.core import documents
 from plait.core.errors import DocumentError, LimitError
 from plait.core.safe_files import FileStamp
-from plait.core.values import Json
 from plait.tools import headers as readers
+from plait.tools.chain import PRIMITIVES
 from plait.tools.headers import ItemCache, read_item
-from plait.tools.items import Header, ToolFile
-from plait.tools.spaces import EXTENSIONS, Space, Spaces, ToolLocation
+from plait.tools.headers.entries import KEYS
+from plait.tools.headers.formats import NAMES, READERS
+from plait.tools.items import INFORMATIONAL, Header, ToolFile
+from plait.tools.spaces import EXTENSIONS, FILE_TYPES, Space, Spaces, ToolLocation
 from plait.tools.trust.manifest_reader import SYSTEM
 from share import examples
 
@@ -510,16 +512,18 @@ def read_or_refused(extension: str, data: bytes) -> ToolFile | DocumentError | L
 # ── the map ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def extractors() -> Json:
-    return documents.load(Path(SYSTEM, "extractors/tools.yaml")).data()
+def test_every_extension_has_a_reader_and_every_reader_an_extension() -> None:
+    assert {kind.reader for kind in FILE_TYPES.values()} == set(READERS)
 
 
-def test_every_extension_of_a_space_has_a_reader() -> None:
-    assert set(extractors()["extensions"]) == set(EXTENSIONS)
+@pytest.mark.parametrize("executor", sorted({kind.executor for kind in FILE_TYPES.values()}))
+def test_the_usual_executor_of_a_file_exists(executor: str) -> None:
+    is_file = os.path.isfile(os.path.join(SYSTEM, "tools", f"{executor}.yaml"))
+    assert is_file or executor in PRIMITIVES
 
 
-def test_every_key_that_means_something_has_a_name_in_code() -> None:
-    assert set(extractors()["names"].values()) >= set(Header.__dataclass_fields__)
+def test_every_name_in_code_is_a_key_and_every_key_has_a_name() -> None:
+    assert set(Header.__dataclass_fields__) <= set(NAMES.values()) <= KEYS | INFORMATIONAL
 
 
 def test_a_project_cannot_change_how_headers_are_read(tmp_path: Path) -> None:

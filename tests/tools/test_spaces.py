@@ -6,16 +6,13 @@ import os
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plait.core import documents
 from plait.core.errors import InputError
 from plait.tools.spaces import (
-    EXTENSIONS,
     MAX_ID,
     Space,
     SpaceName,
@@ -23,7 +20,6 @@ from plait.tools.spaces import (
     current_id,
     normalize_id,
 )
-from plait.tools.trust.manifest_reader import SYSTEM
 
 NAMES: tuple[SpaceName, ...] = ("project", "user", "system")
 
@@ -107,11 +103,6 @@ RENAMED = [
 @pytest.mark.parametrize(("seed", "ours"), RENAMED)
 def test_ids_of_the_seed_resolve_to_ours(seed: str, ours: str) -> None:
     assert current_id(seed) == ours
-
-
-def test_the_extensions_are_those_that_a_reader_knows() -> None:
-    known: Any = documents.load(os.path.join(SYSTEM, "extractors", "tools.yaml")).data()
-    assert set(EXTENSIONS) == set(known["extensions"])
 
 
 def test_project_before_user_before_system(tmp_path: Path) -> None:

@@ -22,19 +22,38 @@ from plait.core.safe_files import FileStamp, read_below, stamp_below
 SpaceName = Literal["project", "user", "system"]
 PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
 
-EXTENSIONS: Final = (
-    ".py",
-    ".yaml",
-    ".yml",
-    ".sh",
-    ".bash",
-    ".js",
-    ".mjs",
-    ".cjs",
-    ".ts",
-    ".rb",
-    ".go",
-)
+
+@dataclass(frozen=True, slots=True)
+class FileType:
+    """`reader` reads the header (`READERS` in `headers/formats.py`), `comment` begins a comment.
+
+    `executor` is the usual one; an error names it.
+    """
+
+    reader: str
+    comment: str
+    executor: str
+
+
+_COMMAND: Final = "core/primitives/subprocess"
+_BASH: Final = "core/runtimes/bash/bash"
+_NODE: Final = "core/runtimes/node/node"
+
+FILE_TYPES: Final[Mapping[str, FileType]] = {
+    ".py": FileType("python", "#", "core/runtimes/python/script"),
+    ".yaml": FileType("yaml", "#", _COMMAND),
+    ".yml": FileType("yaml", "#", _COMMAND),
+    ".sh": FileType("comments", "#", _BASH),
+    ".bash": FileType("comments", "#", _BASH),
+    ".js": FileType("javascript", "//", _NODE),
+    ".mjs": FileType("javascript", "//", _NODE),
+    ".cjs": FileType("javascript", "//", _NODE),
+    ".ts": FileType("javascript", "//", _NODE),
+    ".rb": FileType("comments", "#", _COMMAND),
+    ".go": FileType("comments", "//", _COMMAND),
+}
+"""The files that can be tools, by extension. It is code, so a project cannot change it."""
+EXTENSIONS: Final = tuple(FILE_TYPES)
 DIRECTIVES: Final = "directives"
 """The folder of a space that holds prompts with what they need, in Markdown."""
 MAX_ID: Final = 200

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.core.errors import InputError, TrustError
+from plait.tools.spaces import FILE_TYPES
 from plait.tools.trust.signatures import (
     PrivateKey,
     Signature,
@@ -82,6 +83,13 @@ def test_a_signature_is_a_comment_at_the_top(
     written = made.splitlines(keepends=True)[line]
     assert written.startswith(begins)
     assert written.endswith(ends)
+    check(made, extension=extension)
+
+
+@pytest.mark.parametrize("extension", FILE_TYPES)
+def test_every_file_that_can_be_a_tool_holds_its_signature(extension: str) -> None:
+    made = signed(b"x\n", extension)
+    assert made.startswith(FILE_TYPES[extension].comment.encode() + b" plait:signed:")
     check(made, extension=extension)
 
 

@@ -27,7 +27,7 @@ from plait.core.safe_files import FileStamp
 from plait.core.source import Source, Span
 from plait.core.values import Json
 from plait.tools.headers.entries import KEYS, MAX_ODD_NAMES, HeaderEntries, is_almost
-from plait.tools.headers.formats import Format, extractors, find_format
+from plait.tools.headers.formats import NAMES, Format, find_format
 from plait.tools.items import (
     FLOWS,
     INFORMATIONAL,
@@ -36,7 +36,7 @@ from plait.tools.items import (
     ToolFile,
     parse_header,
 )
-from plait.tools.spaces import Space, ToolLocation
+from plait.tools.spaces import FILE_TYPES, Space, ToolLocation
 from plait.tools.trust.manifest_reader import manifest_header
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _source(data: bytes, path: str) -> Source:
 
 
 def _read_entries(source: Source, form: Format) -> HeaderEntries:
-    keys = HeaderEntries(source, extractors().names)
+    keys = HeaderEntries(source, NAMES)
     form.reader.read(keys, form.comment)
     return keys
 
@@ -227,5 +227,5 @@ def _looks_like_key(key: str) -> bool:
 
 
 def _executor_fix(form: Format) -> str:
-    common = ", ".join(dict.fromkeys(each.executor for each in extractors().formats.values()))
+    common = ", ".join(dict.fromkeys(each.executor for each in FILE_TYPES.values()))
     return f"write {form.executor_line} (common: {common}); only tool_type 'primitive' needs none"

@@ -1,25 +1,15 @@
-"""Choose the reader of a file by its extension, and the key by a name in code.
-
-Both tables are in `system/extractors/tools.yaml`. They are part of Plait, so a project cannot
-change how headers are read.
-"""
+"""Choose the reader of a file by its extension, and the key by a name in code."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import cache
 
-from plait.core import documents
-from plait.core.digests import sha256_hex
-from plait.core.errors import DocumentError, InternalError
+from plait.core.errors import DocumentError
 from plait.core.hints import Final
 from plait.core.records import dataclass
-from plait.core.safe_files import read_below
-from plait.core.values import Json
-from plait.tools.headers.entries import KEYS, HeaderEntries, read_yaml
-from plait.tools.items import INFORMATIONAL
-from plait.tools.trust.manifest_reader import SYSTEM, manifest_header
+from plait.tools.headers.entries import HeaderEntries, read_yaml
+from plait.tools.spaces import FILE_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +33,14 @@ class Format:
         return self.reader.sample.format(self.executor, self.comment)
 
 
-@dataclass(frozen=True, slots=True)
-class Extractors:
-    """Formats by extension, and keys by their names in code."""
-
-    formats: Mapping[str, Format]
-    names: Mapping[str, str]
-
-
 def find_format(path: str) -> Format:
-    formats = extractors().formats
-    form = formats.get(os.path.splitext(path)[1])
-    if form is None:
-        known = ", ".join(formats)
+    kind = FILE_TYPES.get(os.path.splitext(path)[1])
+    if kind is None:
+        known = ", ".join(FILE_TYPES)
         raise DocumentError(
             "no reader knows this kind of file", path, f"known: {known}", code="no-reader"
         )
-    return form
-
-
-@cache
-def extractors() -> Extractors:
-    """The tables that come with Plait; an error in them is a bug of ours."""
-    path = os.path.join(SYSTEM, _MAP)
-    contents = read_below(SYSTEM, _MAP)
-    known = contents and manifest_header(SYSTEM, _MAP, sha256_hex(contents[0]))
-    data: Json = known or documents.load(path).data()
-    extensions, names = data["extensions"], data["names"]
-    unread = {form["reader"] for form in extensions.values()} - _READERS.keys()
-    unknown = set(names.values()) - KEYS - INFORMATIONAL
-    if unread or unknown:
-        raise InternalError(f"no such reader or key: {', '.join(sorted(unread | unknown))}", path)
-    formats = {
-        extension: Format(_READERS[form["reader"]], form["comment"], form["executor"])
-        for extension, form in extensions.items()
-    }
-    return Extractors(formats, names)
-
-
-_MAP: Final = "extractors/tools.yaml"
+    return Format(READERS[kind.reader], kind.comment, kind.executor)
 
 
 # Each reader is loaded when the first file of its kind is read.
@@ -105,9 +64,37 @@ def _read_javascript(keys: HeaderEntries, comment: str) -> None:
     read_javascript(keys, comment)
 
 
-_READERS: Final = {
+READERS: Final[Mapping[str, Reader]] = {
     "python": Reader(_read_python, '__executor_id__ = "{0}"'),
     "yaml": Reader(read_yaml, "executor_id: {0}"),
     "comments": Reader(_read_comments, "{1} executor_id: {0}"),
     "javascript": Reader(_read_javascript, 'const __executor_id__ = "{0}";'),
 }
+
+NAMES: Final[Mapping[str, str]] = {
+    "__executor_id__": "executor_id",
+    "__version__": "version",
+    "__tool_type__": "tool_type",
+    "__category__": "category",
+    "__tool_description__": "description",
+    "ENV_CONFIG": "env_config",
+    "CONFIG": "config",
+    "CONFIG_SCHEMA": "config_schema",
+    "CONFIG_RESOLVE": "config_resolve",
+    "SECRETS": "secrets",
+    "__once__": "once",
+    "ANCHOR": "anchor",
+    "anchor": "anchor",
+    "VERIFY_DEPS": "verify_deps",
+    "verify_deps": "verify_deps",
+    "INPUTS": "inputs",
+    "OUTPUTS": "outputs",
+    "CHILD_CONSTRAINTS": "child_constraints",
+    "EXECUTION_PARAMS": "execution_params",
+    "__execution_owner__": "execution_owner",
+    "__native_async__": "native_async",
+    "__native_resume__": "native_resume",
+    "__allowed_threads__": "allowed_threads",
+    "__allowed_targets__": "allowed_targets",
+}
+"""Names in Python, JavaScript and TypeScript, and the keys of a header they stand for."""

@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Iterator
 
-from plait.core import documents
 from plait.core.digests import sha256_hex
 from plait.core.errors import PlaitError, TrustError
 from plait.core.safe_files import read_below
@@ -74,12 +73,11 @@ def _digest(root: str, relative: str) -> str:
 
 
 def _contents(root: str, relative: str) -> Json:
-    """The header of a tool or the data of a YAML file; None for other files and for wrong ones."""
-    path = os.path.join(root, relative)
+    """The header of a tool; None for other files and for wrong ones."""
+    if not relative.startswith("tools/"):
+        return None
     try:
-        if relative.startswith("tools/"):
-            return header_values(path)
-        return documents.load(path).data() if relative.endswith(".yaml") else None
+        return header_values(os.path.join(root, relative))
     except PlaitError:
         return None
 

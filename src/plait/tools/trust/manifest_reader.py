@@ -32,7 +32,7 @@ class Manifest:
     files: Mapping[str, str] = field(default_factory=dict)
     """The digest of its bytes."""
     contents: Mapping[str, Json] = field(default_factory=dict)
-    """The keys of its header, or all of it if it is a YAML file that is not a tool."""
+    """The keys of its header, if it is a tool."""
 
 
 def manifest_digests(root: str) -> Mapping[str, str]:
@@ -41,7 +41,7 @@ def manifest_digests(root: str) -> Mapping[str, str]:
 
 
 def manifest_header(root: str, relative: str, digest: str) -> Json:
-    """The contents of a file, if the manifest lists it with this digest; None otherwise."""
+    """The header of a tool, if the manifest lists it with this digest; None otherwise."""
     manifest = read_manifest(root)
     return manifest.contents.get(relative) if manifest.files.get(relative) == digest else None
 

@@ -28,6 +28,7 @@ from plait.core.errors import DocumentError, InputError, LimitError, TrustError
 from plait.core.hints import Final, Literal
 from plait.core.records import dataclass, field
 from plait.core.values import Json
+from plait.tools.spaces import FILE_TYPES
 
 FORMAT: Final = "plait.item.v2"
 ROTATION: Final = "plait.rotation.v1"
@@ -36,8 +37,8 @@ KEY_BYTES: Final = 32
 Tag = Literal["plait", "rye"]
 
 _COMMENTS: Final = {
-    **dict.fromkeys((".py", ".yaml", ".yml", ".sh", ".bash", ".rb", ".toml"), ("# ", "")),
-    **dict.fromkeys((".js", ".mjs", ".cjs", ".ts", ".go"), ("// ", "")),
+    **{extension: (f"{kind.comment} ", "") for extension, kind in FILE_TYPES.items()},
+    ".toml": ("# ", ""),
     **dict.fromkeys((".md", ".html"), ("<!-- ", " -->")),
 }
 _STATEMENT: Final = (
@@ -50,7 +51,8 @@ _RYE: Final = (
     + _STATEMENT
     + rb"(?:==)?:(?P<key>[0-9a-f]{64}|[0-9a-f]{16})(?:\|[^\s|@]+@[^\s|@]+)?"
 )
-_COMMENTED: Final = rb"(?:(?:#|//) (?P<plain>\S+)|<!-- (?P<marked>\S+) -->)\n"
+_BEFORE: Final = "|".join(sorted({re.escape(kind.comment) for kind in FILE_TYPES.values()}))
+_COMMENTED: Final = rb"(?:(?:" + _BEFORE.encode() + rb") (?P<plain>\S+)|<!-- (?P<marked>\S+) -->)\n"
 _MARKS: Final = (b"plait:signed:", b"rye:signed:")
 _MOST_BEFORE_MARK: Final = 16
 _MOMENT: Final = "%Y-%m-%dT%H:%M:%SZ"
