@@ -31,8 +31,8 @@ from plait.engine.outcome import Failure, StepError
 DATA = Path(__file__).parents[2] / "data" / "providers"
 SYSTEM = Path(__file__).parents[3] / "src" / "plait" / "system" / "providers"
 KEY = "sk-test-0123456789abcdef"
-FAMILIES = ("chat_completions", "anthropic_messages")
 FILES = {"chat_completions": "openai", "anthropic_messages": "anthropic"}
+FAMILIES = tuple(FILES)
 PATHS = {"chat_completions": "/chat/completions", "anthropic_messages": "/v1/messages"}
 
 READ = ToolOffer(

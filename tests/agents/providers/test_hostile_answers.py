@@ -11,8 +11,7 @@ from agents.providers.talk import FAMILIES, events, failure, fixture, provider, 
 from agents.scripted import ToolServices
 from plait.agents.providers import sse
 from plait.agents.providers.families import MOST_COUNTED, UnreadableError
-from plait.agents.providers.families.anthropic_messages import AnthropicMessages
-from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.providers.families.table import FAMILIES as FORMATS
 from plait.agents.session import AgentStep
 from plait.agents.structured_output import DEEPEST, parse_structured
 from plait.core.values import Json, json_text
@@ -20,10 +19,7 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
 
-SPOKEN: dict[str, Any] = {
-    "chat_completions": ChatCompletions(),
-    "anthropic_messages": AnthropicMessages(),
-}
+SPOKEN: dict[str, Any] = {**FORMATS}
 
 
 def completion(message: Json, **more: Json) -> Json:

@@ -10,6 +10,7 @@ import pytest
 
 from agents.providers.talk import (
     FAMILIES,
+    FILES,
     KEY,
     SYSTEM,
     ask,
@@ -325,7 +326,7 @@ def kept(project: Project) -> bytes:
 def test_a_prompt_step_asks_a_server_and_the_key_is_nowhere_afterwards(
     project: Project, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
-    name = {"chat_completions": "openai", "anthropic_messages": "anthropic"}[family]
+    name = FILES[family]
     with serving(events(fixture(family, "stream.sse"))) as server:
         monkeypatch.setenv(f"{name.upper()}_API_KEY", KEY)
         monkeypatch.setenv(f"{name.upper()}_BASE_URL", server.url)
