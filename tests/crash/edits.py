@@ -91,7 +91,7 @@ class Edited(Scene):
     texts: dict[str, list[int]] = field(default_factory=dict)
     """By the path of a step: its revisions when it was last begun."""
     flags: Sequence[str] = ()
-    said_done: bool = False
+    marked_done: bool = False
     """Somebody said of the step that may run once that it was done, by whatever text."""
     accepted: dict[str, int] | None = None
     """The revisions that somebody has accepted, by a life that came to do something."""
@@ -183,9 +183,9 @@ class Edited(Scene):
     def answer(self) -> bool:
         """Say what the ledger knows of the step that may run once; is it to be repeated?"""
         lines = [line.what for line in self.ledger() if line.path.startswith("sent ")]
-        self.said_done = lines[-1:] == ["END"]
-        self.flags = [*self.flags, "--done" if self.said_done else "--repeat", PATHS["sent"]]
-        return not self.said_done
+        self.marked_done = lines[-1:] == ["END"]
+        self.flags = [*self.flags, "--done" if self.marked_done else "--repeat", PATHS["sent"]]
+        return not self.marked_done
 
     # ── what must hold ───────────────────────────────────────────────────
 
@@ -248,7 +248,7 @@ class Edited(Scene):
             if name == "sent" and path in before.open and not is_answered:
                 self.faults.append("C: what may run once was begun again, and nobody was asked")
             if name == "sent":
-                self.said_done = False
+                self.marked_done = False
         ended, steps = self.known().ended, {_step(path) for path in PATHS.values()}
         anew = {step for step in steps if ended.get(step, 0) > before.ended.get(step, 0)}
         self.texts |= {
@@ -258,7 +258,7 @@ class Edited(Scene):
             self.faults.append("C: what may run once was begun twice in one life")
 
     def expect_asked(self, stale: set[str]) -> None:
-        if stale and not self.said_done:
+        if stale and not self.marked_done:
             self.faults.append(f"D: nobody was asked about {sorted(stale)}")
 
     def is_question(
@@ -285,9 +285,9 @@ class Edited(Scene):
             self.faults.append(f"B: {sorted(missing)} were not done")
         for name in names:
             said = f"{name} r{self.revisions[name]}"
-            if last[name][1] != said and not (name == "sent" and self.said_done):
+            if last[name][1] != said and not (name == "sent" and self.marked_done):
                 self.faults.append(f"B: last done was {last[name][1]}, and the file says {said}")
-        if self.said_done:
+        if self.marked_done:
             names.remove("sent")  # whatever was done again since
         order = sorted(names, key=lambda name: last[name][0])
         if order != names:

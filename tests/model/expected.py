@@ -43,13 +43,13 @@ def expect(
     flow: Flow,
     items: Sequence[str],
     is_broken: Callable[[str], bool],
-    said_done: Collection[str] = (),
+    marked_done: Collection[str] = (),
 ) -> Expected:
     """`items`: those that were written down; `is_broken`: does the world let a command fail, by path?
 
-    `said_done`: commands that somebody says to have done their work; what they printed is not known.
+    `marked_done`: commands that somebody says to have done their work; what they printed is not known.
     """
-    return _Performance(flow, items, is_broken, said_done).performed()
+    return _Performance(flow, items, is_broken, marked_done).performed()
 
 
 class _Performance:
@@ -58,9 +58,14 @@ class _Performance:
         flow: Flow,
         items: Sequence[str],
         is_broken: Callable[[str], bool],
-        said_done: Collection[str],
+        marked_done: Collection[str],
     ) -> None:
-        self.flow, self.items, self.is_broken, self.said_done = flow, items, is_broken, said_done
+        self.flow, self.items, self.is_broken, self.marked_done = (
+            flow,
+            items,
+            is_broken,
+            marked_done,
+        )
         self.found = Expected()
         self.past: list[str] = []
         """The ends behind which the next step stands."""
@@ -119,7 +124,7 @@ class _Performance:
                     raise
                 failed, printed, inner = True, failure.printed, failure.captures
             self.end(here)
-            if step.into_file and not failed and here not in self.said_done:
+            if step.into_file and not failed and here not in self.marked_done:
                 self.found.files[here] = _text(printed)
             captures |= inner
             if step.capture:
@@ -234,7 +239,7 @@ class _Performance:
         """What it prints, and whether it succeeds."""
         words = [word for name in step.words for word in _words(names[name])]
         self.found.before[path] = list(self.past)
-        if path in self.said_done:
+        if path in self.marked_done:
             return "", True
         printed = said(path, step.revision, words, {"AROUND": self.flow.env, "OWN": own})
         self.found.printed[path] = printed

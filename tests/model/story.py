@@ -146,7 +146,7 @@ class _Teller:
 
     def compare(self, shown: list[PlannedStep], run_attempt: RunAttempt) -> None:
         """What a dry run says, and what was then done."""
-        remembered = {one.path for one in shown if one.remembered} - {*self.repeated}
+        remembered = {one.path for one in shown if one.replayed} - {*self.repeated}
         for line in run_attempt.lines:
             if any(line.path == one or line.path.startswith(f"{one}/") for one in remembered):
                 self.found(f"the dry run called {line.path} remembered, and it was done")
@@ -158,13 +158,13 @@ class _Teller:
         ):
             return
         for one in shown:
-            if {one.path, f"{one.path}/run"} & self.world.said_done:
+            if {one.path, f"{one.path}/run"} & self.world.marked_done:
                 continue
             if any(part.startswith(("on_", "check@", "again@")) for part in one.path.split("/")):
                 continue  # nobody knows before which way a step goes
             is_command = (
                 one.kind == "shell"
-                and not (one.remembered or one.skipped)
+                and not (one.replayed or one.skipped)
                 and not one.shown.startswith("if ")
             )
             if is_command and not one.fails and not {one.path, f"{one.path}/run"} & ran:
@@ -232,7 +232,7 @@ class _Teller:
         for path in sorted(waiting & ran):
             self.found(f"{path} was said to be done, and was done")
         taken = {path for path in waiting if path in after}
-        self.world.said_done |= taken
+        self.world.marked_done |= taken
         self.world.waiting = waiting - taken
 
     def death(self) -> Death:

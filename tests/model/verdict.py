@@ -113,7 +113,7 @@ class Moment:
         def is_broken(path: str) -> bool:
             return self.world.last_code(path) != 0
 
-        return expect(self.flow, self.items, is_broken, self.world.said_done)
+        return expect(self.flow, self.items, is_broken, self.world.marked_done)
 
     def questions(self) -> list[str]:
         """The steps that may run only once, were begun, and whose end is not known."""
@@ -494,7 +494,7 @@ def _results(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record
     if (run_attempt.result.status == "done") != expected.done:
         yield f"the run is {run_attempt.result.status}: {failure}"
     for path, words in expected.files.items():
-        if any(is_at_or_below(one, path) for one in moment.world.said_done):
+        if any(is_at_or_below(one, path) for one in moment.world.marked_done):
             continue  # nobody knows what it printed
         file = moment.world.root / f"out/{path}.txt"
         kept = file.read_text() if file.exists() else None

@@ -77,7 +77,7 @@ class World:
     """Paths of the steps that were begun, and whose end is not recorded since."""
     ends: dict[str, Record] = field(default_factory=dict)
     """By path: the number of the last end of a step, also if it was begun again since."""
-    said_done: set[str] = field(default_factory=set)
+    marked_done: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
     """What is said to be done, and nobody has come to."""
     """Paths of the commands that somebody says to have done their work."""
@@ -178,7 +178,7 @@ class World:
         code = 3 if path in self.broken else code_of(revision, path)
         printed = said(path, revision, words, env)
         self.ledger.append(Line(path, printed, code))
-        self.said_done.discard(path)
+        self.marked_done.discard(path)
         return ProcessResult(code, None, printed.encode(), b"", 0.0, False)
 
     # ── what is recorded ─────────────────────────────────────────────────

@@ -396,7 +396,7 @@ map:
     place.retry(run)
     place.write("flow.yaml", flow.replace("ONE", "TWO").replace("[x, y]", "[y, x]"))
     shown = plan_resume(run, project=str(place.root))
-    assert [one.path for one in shown if one.remembered] == []
+    assert [one.path for one in shown if one.replayed] == []
 
 
 REMOVED = [
@@ -418,7 +418,7 @@ def test_what_followed_a_step_that_was_removed_is_done_again(
     assert asked(place, run) == f"the file has changed since these steps were done: {named}"
     shown = plan_resume(run, project=str(place.root))
     assert [
-        one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.remembered
+        one.path.rpartition("/")[2] for one in shown if one.kind == "shell" and not one.replayed
     ] == ["c"]
     place.resume(run, accept_changes=True)
     assert (place.text("seen"), place.text("once")) == ("TWO\nONE\n", "\n")

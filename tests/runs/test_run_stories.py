@@ -518,7 +518,7 @@ def test_a_retry_with_another_file_goes_on_with_that(place: Place) -> None:
     place.write("other.yaml", MENDED)
     interrupted_retry(place, run, file=str(place.root / "other.yaml"))
     shown = plan_resume(run, project=str(place.root))
-    assert [one.path for one in shown if not one.remembered] == ["map/item:d/work", "reduce/end"]
+    assert [one.path for one in shown if not one.replayed] == ["map/item:d/work", "reduce/end"]
     assert place.resume(run).result.counts["successful"] == 4
     assert place.text("ledger").split() == ["two-d", "end"]
     assert place.resume(run).result.status == "done"

@@ -92,7 +92,7 @@ def test_a_dry_run_goes_through_merge_steps_also_of_a_run_that_is_done(project: 
     assert shown[-1] == "git merge -q ${merge.source_branch} # ${merge.target_branch}"
     run = flows.run_flow(path)
     assert run.status == "done", run.failure
-    assert all(one.remembered for one in flows.plan_resume(run.run, project=str(project)))
+    assert all(one.replayed for one in flows.plan_resume(run.run, project=str(project)))
 
 
 # ── runs ─────────────────────────────────────────────────────────────────

@@ -786,7 +786,7 @@ def test_what_raises_leaves_signals_as_they_were() -> None:
 
 def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -> None:
     found = [
-        PlannedStep("setup/0", "shell", "measure", remembered=True),
+        PlannedStep("setup/0", "shell", "measure", replayed=True),
         PlannedStep("setup/1", "shell", "git commit -m 'it'\nls\n", why="it had failed"),
         PlannedStep("setup/2", "shell", "publish", skipped="its condition does not hold"),
         PlannedStep("map/item:a/0", "tool", "team/report\x1b[2J"),

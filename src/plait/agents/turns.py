@@ -319,5 +319,5 @@ def recorded_tool_call(journal: Journal, path: str) -> dict[str, Json] | None:
 
 def tool_call_title(tool: str, arguments: Json) -> str:
     """A call on one line."""
-    said = json_text(arguments) if arguments not in ({}, None) else ""
-    return shorten(f"{tool} {said}".strip(), TITLE_LENGTH)
+    shown = json_text(arguments) if arguments not in ({}, None) else ""
+    return shorten(f"{tool} {shown}".strip(), TITLE_LENGTH)

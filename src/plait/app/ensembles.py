@@ -257,7 +257,7 @@ def _not_json(name: str, value: Json) -> Problem | None:
     return None
 
 
-# ── what an author said ──────────────────────────────────────────────────
+# ── what an author wrote ──────────────────────────────────────────────────
 
 
 def _set(record: object, name: str, value: object) -> None:

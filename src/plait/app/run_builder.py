@@ -54,7 +54,7 @@ def execute_run(
     *,
     text: RunText = NO_TEXT,
     repeat: Iterable[str] = (),
-    said_done: Mapping[str, Json] | None = None,
+    marked_done: Mapping[str, Json] | None = None,
     retried: Collection[str] = (),
     notes: Iterable[str] = (),
 ) -> FlowResult:
@@ -69,7 +69,7 @@ def execute_run(
             observers,
             text=text,
             repeat=repeat,
-            marked_done=said_done,
+            marked_done=marked_done,
             retried=retried,
         )
         resumed = not run.replay.is_first_run
@@ -381,7 +381,7 @@ def plan_program(
     folder: str,
     *,
     repeat: Iterable[str] = (),
-    said_done: Mapping[str, Json] | None = None,
+    marked_done: Mapping[str, Json] | None = None,
     text: RunText = NO_TEXT,
     retried: Collection[str] = (),
 ) -> list[PlannedStep]:
@@ -396,7 +396,7 @@ def plan_program(
         RunObservers(),
         text=text,
         repeat=repeat,
-        marked_done=said_done,
+        marked_done=marked_done,
         retried=retried,
         is_dry=True,
     )

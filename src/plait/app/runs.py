@@ -247,7 +247,7 @@ def resume_flow(
             opened.update_facts(**flow.source(loaded))  # the project was moved
         text = edited.text(accepted=accept_changes)
         opened.update_facts(*invalidate_removed(edited), text=text.to_fact())
-        said_done = answers.values(loaded, opened)
+        marked_done = answers.values(loaded, opened)
         answers.keep(opened)
         return execute_run(
             flow,
@@ -256,7 +256,7 @@ def resume_flow(
             observers,
             text=text,
             repeat=repeat,
-            said_done=said_done,
+            marked_done=marked_done,
             retried=waiting_items(loaded.program.map, opened),
         )
 
@@ -299,7 +299,7 @@ def retry_flow(
         require_backend(flow, loaded, observers.stop)
         keep_backend(opened, backend)
         answers = ResumeAnswers(repeat=marked_done_in(opened, chosen) if from_start else ())
-        said_done = answers.values(loaded, opened)
+        marked_done = answers.values(loaded, opened)
         answers.keep(opened)
         edited = EditedFlow(loaded, opened)
         text = edited.text_of_retry()
@@ -314,7 +314,7 @@ def retry_flow(
             opened,
             observers,
             text=replace(text, is_accepted=True),
-            said_done=said_done,
+            marked_done=marked_done,
             retried=[*chosen, *waiting],
         )
 
@@ -395,7 +395,7 @@ def plan_resume(
             journal,
             opened.folder,
             repeat=repeat,
-            said_done=answers.values(loaded, opened),
+            marked_done=answers.values(loaded, opened),
             text=edited.text(accepted=True),
             retried=waiting_items(loaded.program.map, opened),
         )

@@ -142,7 +142,7 @@ def _find_limit(error: BaseException) -> tuple[str, str, str] | None:
                 return _NO_TEMPORARY
             return _LIMITS.get(error.errno or 0)
         case ImportError():
-            found = (number for said, number in _WHILE_LOADING.items() if said in str(error))
+            found = (number for text, number in _WHILE_LOADING.items() if text in str(error))
             return _LIMITS.get(next(found, 0))
         case RuntimeError():
             return _NO_PROCESS if "start new thread" in str(error) else None

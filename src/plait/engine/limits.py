@@ -422,7 +422,7 @@ class _Union:
 
 
 @dataclass(slots=True, eq=False)
-class UsageTally:
+class UsageSum:
     """The usage of models in a run, as it counts against limits."""
 
     turns: int = 0

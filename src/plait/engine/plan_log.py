@@ -26,7 +26,7 @@ class PlannedStep:
     path: str
     kind: str
     shown: str
-    remembered: bool = False
+    replayed: bool = False
     """A resumed run would replay it."""
     why: str = ""
     """Why it is performed again, although it was started before."""
@@ -59,7 +59,7 @@ class PlanLog:
 
     def add_recorded(self, step: Step, path: str) -> None:
         """Add a step that a resumed run replays."""
-        self.steps.append(PlannedStep(path, step.kind, step.title, remembered=True))
+        self.steps.append(PlannedStep(path, step.kind, step.title, replayed=True))
 
     def add_failure(self, ctx: StepContext, kind: str, title: str, why: str) -> None:
         """Add a step that would fail."""
@@ -90,7 +90,7 @@ class PlanLog:
 
     def has_planned_step(self) -> bool:
         """Would a run have performed a step by now?  The step may have written files."""
-        return any(not one.remembered and not one.skipped for one in self.steps)
+        return any(not one.replayed and not one.skipped for one in self.steps)
 
     def _why_again(self, ctx: StepContext) -> str:
         why = next(_reasons(ctx), "")

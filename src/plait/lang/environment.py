@@ -217,7 +217,7 @@ class Head:
                 value = template.render_checked(self._lookup(names), strict=True, sealing=True)
                 self.budget.spend(value, node.span)
                 found[name] = names[name] = value
-                self._tell_origin(name, template)
+                self._note_origin(name, template)
             except PlaitError as error:
                 self.problems += [
                     replace(one, where=one.where or node.span) for one in error.problems
@@ -229,7 +229,7 @@ class Head:
     def _lookup(self, names: Mapping[str, Json]) -> Lookup:
         return Scope(names, sources=self.sources)
 
-    def _tell_origin(self, name: str, template: Template) -> None:
+    def _note_origin(self, name: str, template: Template) -> None:
         """Note a value that does not come from the flow file alone, or contains data of a run."""
         for written in template.placeholders:
             root = written.partition(".")[0]

@@ -99,22 +99,22 @@ def _same_ids(hooks: Iterable[Mapping]) -> Iterator[Finding]:
         seen.add(name or "")
 
 
-def _of_event(hook: Mapping, moment: HookEvent) -> Iterator[Finding]:
+def _of_event(hook: Mapping, event: HookEvent) -> Iterator[Finding]:
     verb, node = text_field(hook, "verb"), hook.get("verb")
-    if node is not None and verb in VERBS and verb not in moment.verbs:
-        what = f"'{verb}' is not possible at {moment.name}, where {moment.what}"
-        fix = f"use one of {', '.join(moment.verbs)}"
+    if node is not None and verb in VERBS and verb not in event.verbs:
+        what = f"'{verb}' is not possible at {event.name}, where {event.what}"
+        fix = f"use one of {', '.join(event.verbs)}"
         yield Finding(Problem(what, node.span, fix, code="hook-verb"))
-    known = _event_names(moment)
+    known = _event_names(event)
     yield from _literal_why(hook.get("why"), known)
-    yield from _condition(hook.get("condition") or hook.get("when"), moment, known)
+    yield from _condition(hook.get("condition") or hook.get("when"), event, known)
     for action in (hook.get("action"), *_items(hook.get("actions"))):
         params = action.get("params") if isinstance(action, Mapping) else None
         if not isinstance(action, Mapping) or params is None:
             continue
         for field in with_script(
             action,
-            [TemplateField("params", scalar, moment.name, known) for scalar in strings(params)],
+            [TemplateField("params", scalar, event.name, known) for scalar in strings(params)],
         ):
             yield from check_template(field, "graph")
 
@@ -133,34 +133,34 @@ def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
             yield Finding(Problem(what, node.span, fix, code="literal-placeholder"), "warning")
 
 
-def _condition(node: Node | None, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
+def _condition(node: Node | None, event: HookEvent, known: KnownNames) -> Iterator[Finding]:
     match node:
         case Scalar(str()):
             yield from check_template(
-                TemplateField("condition", node, moment.name, known, when=True), "workflow"
+                TemplateField("condition", node, event.name, known, when=True), "workflow"
             )
         case Mapping():
             problems = check_condition(node.data(), locate=partial(span_at, node))
             yield from map(Finding, problems)
-            yield from _paths(node, moment, known)
+            yield from _paths(node, event, known)
 
 
-def _paths(node: Node, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
+def _paths(node: Node, event: HookEvent, known: KnownNames) -> Iterator[Finding]:
     """Paths of a condition whose first name the event does not know."""
     match node:
         case Mapping(entries):
             path = node.get("path")
             if isinstance(path, Scalar) and isinstance(path.value, str) and path.value:
-                yield from _path(path.value, path.span, moment, known)
+                yield from _path(path.value, path.span, event, known)
             for key, value in entries:
                 if key.value != "value":
-                    yield from _paths(value, moment, known)
+                    yield from _paths(value, event, known)
         case Sequence(items):
             for item in items:
-                yield from _paths(item, moment, known)
+                yield from _paths(item, event, known)
 
 
-def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterator[Finding]:
+def _path(text: str, span: Span, event: HookEvent, known: KnownNames) -> Iterator[Finding]:
     try:
         path = parse_path(text)
     except InputError:
@@ -169,7 +169,7 @@ def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterat
         guess = closest_name(path.root, known)
         fix = (
             f"did you mean '{guess}'? " if guess else ""
-        ) + f"known at {moment.name}: {format_names(known, most=20)}"
+        ) + f"known at {event.name}: {format_names(known, most=20)}"
         yield Finding(Problem(f"unknown variable '{text}'", span, fix, code="unknown-name"))
         return
     fields, first = known[path.root].fields, path.keys[0] if path.keys else None
@@ -181,13 +181,13 @@ def _path(text: str, span: Span, moment: HookEvent, known: KnownNames) -> Iterat
         yield Finding(Problem(f"unknown variable '{text}'", span, fix, code="unknown-name"))
 
 
-def _event_names(moment: HookEvent) -> KnownNames:
+def _event_names(event: HookEvent) -> KnownNames:
     """The names of an event, nearest first."""
-    wanted = (*moment.names, *ALWAYS)
+    wanted = (*event.names, *ALWAYS)
     names = [BuiltinName(name, (), NAMES[name][0], NAMES[name][1]) for name in wanted]
     names += [BuiltinName(name, (), "computed", offered=False) for name in ("env", "uuid")]
     return KnownNames(
-        moment.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names)
+        event.name, {name.name: (at, name) for at, name in enumerate(names)}, len(names)
     )
 
 

@@ -60,7 +60,7 @@ class _KnownHead(Head):
     def _lookup(self, names: Mapping[str, Json]) -> Lookup:
         return Assumed(names)
 
-    def _tell_origin(self, name: str, template: Template) -> None:
+    def _note_origin(self, name: str, template: Template) -> None:
         """Origins do not matter here."""
 
     def _in_env_files(self) -> Iterator[tuple[str, Json]]:

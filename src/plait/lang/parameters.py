@@ -126,8 +126,8 @@ def _parse_parameter(
     form: str = "parameter",
 ) -> Parameter:
     if not isinstance(value, nodes.Mapping):
-        said_type = value.data()
-        return Parameter(name, span, str(said_type) if said_type else "any")
+        type_name = value.data()
+        return Parameter(name, span, str(type_name) if type_name else "any")
     fields = format.Fields(form, value, Scope())
     default, choices = fields.get("default"), fields.get("choices")
     needed = fields.optional_flag("required")

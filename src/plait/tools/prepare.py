@@ -269,7 +269,7 @@ class ToolCache:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bool], _Remembered] = {}
+        self._known: dict[tuple[str, bool], _CachedCall] = {}
         self._lock = allocate_lock()
 
     def get(self, item_id: str, *, dry: bool, now: float) -> PreparedTool | None:
@@ -305,11 +305,11 @@ class ToolCache:
             self._known.pop((item_id, dry), None)
             if len(self._known) >= MAX_REMEMBERED:
                 self._known.pop(next(iter(self._known)))
-            self._known[item_id, dry] = _Remembered(ready, seen if whole else (), now)
+            self._known[item_id, dry] = _CachedCall(ready, seen if whole else (), now)
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class _CachedCall:
     ready: PreparedTool
     seen: tuple[FileWitness, ...]
     when: float

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from plait.core.hints import Final, TextIO
 from plait.engine.events import EventRecord, ModelText, Note, StepFinished, StepStarted
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failure, Succeeded
 from plait.views.format import clean_block, one_line, sign
 from plait.views.lines import usage_line
@@ -25,7 +25,7 @@ class ChatView:
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
         self._out, self._err = stdout, stderr
         self._paint = paint_for(stderr)
-        self._usage = UsageTally()
+        self._usage = UsageSum()
         self._shown = threading.Condition()
         self._answer_count = 0
         self._calls: set[str] = set()

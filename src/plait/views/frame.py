@@ -10,7 +10,7 @@ from rich.text import Text
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.engine.kinds import step_kind
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.views.format import clock, nth_attempt, one_line, sign, state_colour
 from plait.views.lines import part_figures, row_state, usage_line, usage_words
 from plait.views.parts import AGENT, CALL, LISTED, TURN, Part, Row, RunningStep
@@ -209,7 +209,7 @@ def _agent_words(step: RunningStep, current: RunningStep) -> str:
     return f"agent  {turn}   {text or call}".rstrip()
 
 
-def _turn_words(usage: UsageTally, number: int) -> str:
+def _turn_words(usage: UsageSum, number: int) -> str:
     """turn 3, 4.1k tokens, $0.02."""
     used = f", {usage_words(usage, turns=False)}" if usage.turns else ""
     return f"turn {max(number, 1)}{used}"

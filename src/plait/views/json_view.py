@@ -24,7 +24,7 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import to_record
 from plait.views.format import json_line
 
@@ -36,7 +36,7 @@ class JsonView:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = Lock()
-        self._usage = UsageTally()
+        self._usage = UsageSum()
 
     def __enter__(self) -> JsonView:
         return self

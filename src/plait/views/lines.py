@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from plait.core.grace import grace_seconds
 from plait.engine.events import StepFinished
 from plait.engine.kinds import step_kind
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import Skipped
 from plait.views.format import clock, first_line, money, one_line, short, sign, speed
 from plait.views.parts import (
@@ -114,12 +114,12 @@ def part_summary(part: Part) -> str:
 # ── models ───────────────────────────────────────────────────────────────
 
 
-def usage_line(usage: UsageTally) -> str:
+def usage_line(usage: UsageSum) -> str:
     """3 turns, 4.1k tokens, $0.02."""
     return usage_words(usage, turns=True)
 
 
-def usage_words(usage: UsageTally, *, turns: bool) -> str:
+def usage_words(usage: UsageSum, *, turns: bool) -> str:
     words = [pluralize(usage.turns, "turn")] if turns else []
     about = "about " if usage.estimated else ""
     words.append(f"{about}{short(usage.tokens)} tokens")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, field
 from plait.engine.events import StepFinished, StepStarted, Usage
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.engine.paths import is_at_or_below, parent_path
 
@@ -90,7 +90,7 @@ class Row:
     """Why it failed or was skipped: refused, exit 2, …"""
     next_node: str = ""
     """Of a visit: the node that follows."""
-    usage: UsageTally | None = None
+    usage: UsageSum | None = None
     """Of a turn or an agent."""
     inside: str = ""
     """The title of the step that contains it; empty if that is the part."""
@@ -110,7 +110,7 @@ class RunningStep:
     retry_at: float | None = None
     """The attempt failed, and the next one starts at this time."""
     inner: dict[str, RunningStep] = field(default_factory=dict)
-    usage: UsageTally = field(default_factory=UsageTally)
+    usage: UsageSum = field(default_factory=UsageSum)
     """Of all steps inside it."""
     text: str = ""
     """The end of what its model has written until now."""
@@ -411,7 +411,7 @@ class Part:
         """Items that were running when the run ended."""
         self.group = StepGroup(name, steps)
         self.kind = ""
-        self.usage = UsageTally()
+        self.usage = UsageSum()
         self.rows: deque[Row] = deque(maxlen=MOST_ROWS)
         """Its last steps that have ended, if it is of a kind in `LISTED`."""
 

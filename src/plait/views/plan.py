@@ -25,9 +25,7 @@ def show_plan(plan: Iterable[PlannedStep], *, as_json: bool) -> int:
             continue
         shown = f"{step.shown}   would fail: {step.fails}" if step.fails else step.shown
         first, *more = clean_block(shown).rstrip("\n").split("\n")
-        path = paint(
-            one_line(step.path, None), "dim" if step.remembered or step.skipped else "bold"
-        )
+        path = paint(one_line(step.path, None), "dim" if step.replayed or step.skipped else "bold")
         print(f"{path}   {one_line(step.kind)}   {first}{paint(_remark(step), 'dim')}")
         for line in more:
             print(f"    {line}")
@@ -39,7 +37,7 @@ def _step_json(step: PlannedStep) -> dict[str, Json]:
         "path": step.path,
         "kind": step.kind,
         "shown": step.shown,
-        "replayed": step.remembered,
+        "replayed": step.replayed,
         "why": step.why,
         "fails": step.fails,
         "skipped": step.skipped,
@@ -47,7 +45,7 @@ def _step_json(step: PlannedStep) -> dict[str, Json]:
 
 
 def _remark(step: PlannedStep) -> str:
-    if step.remembered:
+    if step.replayed:
         return "   (replayed)"
     if step.skipped:
         return f"   (skipped: {one_line(step.skipped)})"

@@ -36,7 +36,7 @@ from plait.engine.events import (
     StepStarted,
 )
 from plait.engine.journal import StepRecord
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
 from plait.engine.paths import ITEMS, first_name, is_at_or_below, parent_path
 from plait.views.format import describe_failure, short_failure
@@ -108,7 +108,7 @@ class Progress:
         self.notes: deque[NoteRow] = deque(maxlen=MOST_KEPT)
         self.note_count = self.warning_count = 0
         self.retries = 0
-        self.usage = UsageTally()
+        self.usage = UsageSum()
         self._running = RunningSteps()
 
     def add(self, record: EventRecord) -> Sequence[Update]:
@@ -274,7 +274,7 @@ class Progress:
             self._finished_update(event, part_above, None if step is None else step.usage),
         )
 
-    def _finished_update(self, event: StepFinished, part: Part, usage: UsageTally | None) -> Update:
+    def _finished_update(self, event: StepFinished, part: Part, usage: UsageSum | None) -> Update:
         if part.group.is_map:
             return Update("item", event, part)
         if part.kind not in LISTED:
@@ -396,7 +396,7 @@ def replay_events(events: Iterable[EventRecord]) -> Progress:
 
 
 def make_row(
-    event: StepFinished | StepRecord, usage: UsageTally | None = None, kind: str = ""
+    event: StepFinished | StepRecord, usage: UsageSum | None = None, kind: str = ""
 ) -> Row:
     """The row of a step that has ended.  `kind` is for a `StepRecord`, which has none."""
     kind = event.kind if isinstance(event, StepFinished) else kind
@@ -414,9 +414,9 @@ def make_row(
         case Succeeded({"next": str(name)}):
             return replace(row, next_node=name)
     if kind == TURN and event.used:
-        tally = UsageTally()
-        tally.add(event.used)
-        return replace(row, usage=tally)
+        total = UsageSum()
+        total.add(event.used)
+        return replace(row, usage=total)
     return row
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from plait.core.hints import Final, TypeAlias
 from plait.core.values import Json
 from plait.engine.journal import StepRecord
-from plait.engine.limits import UsageTally
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Succeeded
 from plait.engine.paths import is_call_name, is_hook_name, is_turn_name, last_name
 from plait.views.format import (
@@ -37,7 +37,7 @@ NOTHING: Final = "—"
 Cells: TypeAlias = tuple[str, ...]
 
 
-def row_lines(kind: str, steps: Sequence[StepRecord], usage: UsageTally) -> Iterator[Line]:
+def row_lines(kind: str, steps: Sequence[StepRecord], usage: UsageSum) -> Iterator[Line]:
     """The steps directly below a part of this kind; `usage` is that of all run attempts."""
     steps = [step for step in steps if _row_kind(step) != HOOK]
     if kind == AGENT:
@@ -76,7 +76,7 @@ def _row_problem(row: Row) -> str:
 TURN_HEAD: Final = ("TURN", "IN", "OUT", "COST", "TIME")
 
 
-def _turns(steps: Sequence[StepRecord], usage: UsageTally) -> Iterator[Line]:
+def _turns(steps: Sequence[StepRecord], usage: UsageSum) -> Iterator[Line]:
     if not steps:
         return
     rows = [_turn(step) if _row_kind(step) == TURN else _call(step) for step in steps]

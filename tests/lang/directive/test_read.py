@@ -213,7 +213,7 @@ def test_a_head_says_who_is_asked_and_what_is_allowed() -> None:
         "limits: {turns: 3, tokens: 1000, spend: 0.5, seconds: 90, steps: 4, depth: 1}\nmax_output_retries: 0\n---\nGo.",
         "x/review.md",
     )
-    talk = made.conversation(made.fill({}))
+    talk = made.make_session(made.fill({}))
     assert (talk.title, talk.provider, talk.model, dict(talk.options)) == (
         "Careful review",
         "mine",
@@ -232,7 +232,7 @@ def test_a_head_says_who_is_asked_and_what_is_allowed() -> None:
 def test_a_file_without_a_head_is_a_prompt() -> None:
     made = read_directive("# Say hello\n\n```xml\n<other/>\n```\n", "hello.md")
     assert (made.name, made.tools, made.limits) == ("hello", (), Limits())
-    assert made.conversation(made.fill({})).limits == Limits(turns=50)
+    assert made.make_session(made.fill({})).limits == Limits(turns=50)
     assert made.fill({}).body == "# Say hello\n\n```xml\n<other/>\n```"
 
 
@@ -326,7 +326,7 @@ Read {input:file}, {input:depth} deep.
 def test_the_head_may_be_xml() -> None:
     made = read_directive(XML, "review.md")
     filled = made.fill({"file": "${HOME}"})
-    talk = made.conversation(filled)
+    talk = made.make_session(filled)
     assert filled.body == "Read ${HOME}, 2 deep."
     assert filled.actions == [
         {

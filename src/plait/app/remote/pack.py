@@ -38,8 +38,8 @@ MOST_SHIPPED: Final = 64 << 20
 
 def require_remote_capable(loaded: LoadedFlow) -> None:
     """Raise an InputError with everything that keeps the items of a flow from workers."""
-    fan = loaded.program.map
-    problems = [] if fan is None else list(_problems(loaded, fan))
+    map_step = loaded.program.map
+    problems = [] if map_step is None else list(_problems(loaded, map_step))
     if problems:
         raise InputError.together(problems)
 
@@ -83,15 +83,15 @@ class FlowPacker:
         self._profile = profile
 
     def takes(self, map_run: MapRun) -> bool:
-        fan = self._loaded.program.map
-        if fan is None or map_run.ctx.path != fan.name:
+        map_step = self._loaded.program.map
+        if map_step is None or map_run.ctx.path != map_step.name:
             return False
         require_remote_capable(self._loaded)
         return True
 
     def pack_job(self, map_run: MapRun, *, shared: bool) -> tuple[str, bytes]:
-        loaded, ctx, fan = self._loaded, map_run.ctx, self._loaded.program.map
-        assert fan is not None
+        loaded, ctx, map_step = self._loaded, map_run.ctx, self._loaded.program.map
+        assert map_step is not None
         shared = shared or loaded.shared
         mentions = _Mentions.of(loaded)
         files = {} if shared else _files(loaded)
@@ -109,7 +109,7 @@ class FlowPacker:
                     name for name in files if os.access(os.path.join(loaded.project, name), os.X_OK)
                 ),
                 shared=shared,
-                fingerprint=fan.fingerprint,
+                fingerprint=map_step.fingerprint,
                 total=map_run.total,
                 settings=self._settings(),
                 parameters=_sendable(loaded.parameters),

@@ -577,7 +577,7 @@ class _Reader:
             self.calls.append((node, frame.visible_names()))
         first, then = _in_order(node)
         self.rounds = literal_items(node.get("foreach"))
-        doing = frame.child() if name == "validate" else frame  # captures of a check end with it
+        inner = frame.child() if name == "validate" else frame  # captures of a check end with it
         for key, value in first:
             begin = len(self.fields)
             outer = (
@@ -585,7 +585,7 @@ class _Reader:
                 if key.value in _BEFORE_ENV
                 else frame
                 if key.value == "result_file"
-                else doing
+                else inner
             )
             self._field(key, value, name, path, outer)
             if name in ("step", "node") and key.value != "do":
@@ -593,9 +593,9 @@ class _Reader:
             if key.value == "params":
                 self.fields[begin:] = with_script(node, self.fields[begin:])
             if str(key.value) not in template_fields(name):
-                doing.add(names_in_unread(value, of_step=name == "step"))
+                inner.add(names_in_unread(value, of_step=name == "step"))
             if name in _OF_COMMANDS and key.value in COMMAND_KEYS:
-                doing.add(
+                inner.add(
                     [*names_after_step(Mapping(((key, value),), node.span)), *captured_names(node)]
                 )
         if name == "step":

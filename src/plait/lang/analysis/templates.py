@@ -87,7 +87,7 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
     found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
     for placeholder in placeholders(leaf.program.parts):
         if placeholder.start not in read.own_placeholders:
-            found += _hole(placeholder, field, leaf, read.assigned)
+            found += _placeholder_findings(placeholder, field, leaf, read.assigned)
     if field.shell:
         found += check_shell(field, leaf)
     elif field.is_script:  # the check of the tool call reports it
@@ -97,7 +97,7 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
     if field.when:
         wrong = _when(field)
         found = [
-            one for one in found if one.severity == "error" or not _is_said_by(wrong, one)
+            one for one in found if one.severity == "error" or not _is_covered_by(wrong, one)
         ] + wrong
     return found
 
@@ -129,7 +129,7 @@ def _too_long(
         )
 
 
-def _is_said_by(wrong: Sequence[Finding], finding: Finding) -> bool:
+def _is_covered_by(wrong: Sequence[Finding], finding: Finding) -> bool:
     """Does the check of the condition report it?"""
     return any(overlap(one.problem.where, finding.problem.where) for one in wrong)
 
@@ -156,7 +156,7 @@ def _flaw(flaw: MalformedPlaceholder, leaf: Leaf, *, strict: bool) -> Finding:
     return Finding(problem, "error" if flaw.fatal or strict else "warning")
 
 
-def _hole(
+def _placeholder_findings(
     placeholder: Placeholder, field: TemplateField, leaf: Leaf, own: frozenset[str]
 ) -> Iterator[Finding]:
     span = Span(leaf.source, placeholder.start, placeholder.end)

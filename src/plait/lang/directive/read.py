@@ -83,7 +83,7 @@ class Directive:
 
     def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
         filled = self.fill(inputs, strict=options.is_strict)
-        agent = self.conversation(filled)
+        agent = self.make_session(filled)
         return LoadedFlow(
             Program(
                 "directive",
@@ -116,7 +116,7 @@ class Directive:
             "" if self.system is None else render_text(self.system, scope, strict=strict),
         )
 
-    def conversation(self, filled: FilledDirective) -> AgentStep:
+    def make_session(self, filled: FilledDirective) -> AgentStep:
         return AgentStep(
             AGENT,
             self.name,

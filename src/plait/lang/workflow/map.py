@@ -148,8 +148,8 @@ def _parallel(builder: Compilation, fields: Fields) -> int | Template:
     node = fields.get("max_parallel") or builder.fields.get("max_parallel")
     if node is None:
         return 10
-    said_number = node.data()
-    return said_number if isinstance(said_number, int) else to_template(node)
+    value = node.data()
+    return value if isinstance(value, int) else to_template(node)
 
 
 def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
@@ -157,7 +157,7 @@ def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
     own, outer = _levels(fields), _levels(builder.fields)
     places = [*own, *outer]
     failing = _failing(own) or _failing(outer)
-    retries = (_retry_said(one) for one in places)
+    retries = (_retry_fields(one) for one in places)
     retry = next((retry for retry in retries if retry is not None), None)
     circuit = next(
         (one.child("circuit_breaker") for one in places if one.has("circuit_breaker")), None
@@ -201,7 +201,7 @@ def _failing(level: Many[Fields]) -> str | None:
     return word or ("dlq" if goes_on else None)
 
 
-def _retry_said(one: Fields) -> Retry | None:
+def _retry_fields(one: Fields) -> Retry | None:
     match one.form:
         case "map":
             return parse_retry(one)

@@ -175,7 +175,7 @@ class Trust:
         self._signatures: dict[str, Signature | None] = {}
         self._demand: tuple[FileStamp | None, bool] = (None, False)
         self._question = allocate_lock()
-        self._said_no = False
+        self._was_refused = False
         self._lock: Lockfile | None = None
 
     def with_lockfile(self, lock: Lockfile) -> Trust:
@@ -273,11 +273,11 @@ class Trust:
     ) -> tuple[TrustDecision, ...]:
         with self._question:  # threads that run items in parallel ask once
             decisions = self._judge_all(items)
-            if self._said_no or not _worth_asking(decisions) or self.project is None:
+            if self._was_refused or not _worth_asking(decisions) or self.project is None:
                 return decisions
             needed = tuple(decision.item for decision in decisions if decision.askable)
             if not ask(TrustQuestion(self.project, needed, project_files(self.project))):
-                self._said_no = True
+                self._was_refused = True
                 return decisions
             self.trust_project(origin="asked")
         return self._judge_all(items)
