@@ -622,7 +622,10 @@ def _faults_of_tail(scene: Scene, chance: random.Random) -> Iterator[str]:
     about = read_run_info(str(folder)) if folder is not None else None
     if folder is None or about is None or not (folder / "journal.db-wal").exists():
         return
-    if [one.status for one in Runs(str(scene.project)).list()] != ["interrupted"]:
+    statuses = [one.status for one in Runs(str(scene.project)).list()]
+    if statuses == ["done"]:
+        return  # it was killed after its end was recorded, and before it exited
+    if statuses != ["interrupted"]:
         yield "G15: a killed run is taken for a damaged one"
     wal = folder / "journal.db-wal"
     whole = wal.read_bytes()
