@@ -1,6 +1,7 @@
 """Tests on every interpreter that pyproject.toml names: all of them on the oldest and the newest, a share between.
 
 The oldest has the lowest versions of all dependencies that pyproject.toml allows, the others have the highest.
+It starts processes by guardian.py, the others by the compiled guardian.
 An interpreter that is not on this machine is named and left out; with --fetch, `uv` tries to download it first.
 
     python tests/interpreters.py [--fetch] [-n WORKERS] [arguments for pytest]
@@ -43,8 +44,12 @@ class TestRun:
     @property
     def title(self) -> str:
         tests = "all tests" if self.whole else "a share of the tests"
-        versions = "lowest" if self.resolution == "lowest-direct" else "highest"
-        return f"Python {self.version} with the {versions} versions: {tests}"
+        versions = "lowest versions and guardian.py" if self.is_lowest else "highest versions"
+        return f"Python {self.version} with the {versions}: {tests}"
+
+    @property
+    def is_lowest(self) -> bool:
+        return self.resolution == "lowest-direct"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
                 file=sys.stderr,
             )
             return 1
-        if run.resolution == "lowest-direct":
+        if run.is_lowest:
             untried = list(untried_bounds(lower_bounds(project), installed_versions(python)))
             if untried:
                 print("\n".join(f"plait: {line}" for line in untried), file=sys.stderr)
@@ -226,6 +231,8 @@ def run_tests(python: str, run: TestRun, workers: str, rest: Sequence[str]) -> i
     environment = {name: value for name, value in os.environ.items() if name != "PLAIT_SMOKE"}
     if not run.whole:
         environment["PLAIT_SMOKE"] = "1"
+    if run.is_lowest:
+        environment["PLAIT_PYTHON_GUARDIAN"] = "1"  # the others use the compiled one
     command = [python, "-m", "pytest", "-n", workers, *rest]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
