@@ -216,12 +216,17 @@ def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_
     [("string", " "), ("number", " "), ("json", " "), ("lines", ""), ("boolean", "true ")],
 )
 @pytest.mark.parametrize(
-    ("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")]
+    ("flow", "path", "also"),
+    [
+        (SENT, "steps/send", ""),
+        (SENT, "steps/send/run", ", on_success: 'true'"),
+        (SENT_IN_ITEMS, "map/item:x/send", ""),
+    ],
 )
 def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_format(
-    place: Place, flow: str, path: str, how: str, given: str
+    place: Place, flow: str, path: str, also: str, how: str, given: str
 ) -> None:
-    place.write("flow.yaml", flow.replace(" MORE", f", capture_format: {how}"))
+    place.write("flow.yaml", flow.replace(" MORE", f", capture_format: {how}{also}"))
     cut(place, "run", "flow.yaml")
     done = place.plait("resume", "--done", path)
     assert done.returncode == 0, done.stdout

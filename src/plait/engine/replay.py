@@ -13,6 +13,7 @@ from plait.engine.journal import Journal, StepRecord, record_number
 from plait.engine.outcome import Failed, Outcome, Succeeded
 from plait.engine.paths import is_below
 from plait.engine.run_text import NO_TEXT, RunText
+from plait.engine.step import Composite
 
 if TYPE_CHECKING:
     from plait.core.hints import TypeAlias
@@ -168,10 +169,10 @@ class Replay:
 
         This happens when the run comes to it: if a step before it runs again, it does not count.
         """
-        if (capture := getattr(getattr(step, "work", step), "capture", None)) is not None:
+        if isinstance(step, Composite) and (name := step.capture_name):
             ctx.run.events.note(
                 ctx.path,
-                f"taken as done: what it printed is not known, so '{capture.name}' is empty",
+                f"taken as done: what it printed is not known, so '{name}' is empty",
             )
         outcome = Succeeded(value)
         about = ctx.path, step.kind, step.title, step.fingerprint

@@ -118,6 +118,11 @@ class Composite:
         if "run" in cls.__dict__ and Composite not in cls.__bases__:
             raise TypeError(f"{cls.__name__} overrides `run`: name Composite as a base")
 
+    @property
+    def capture_name(self) -> str:
+        """The variable that holds what it printed; empty: there is none."""
+        return ""
+
     def run(self, ctx: StepContext) -> Json:
         """Return its value; raise StepError if it failed, Skip if there was nothing to do."""
         raise NotImplementedError  # each composite has its own

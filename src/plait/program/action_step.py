@@ -247,6 +247,10 @@ class ActionStep(Composite):
             object.__setattr__(self, "policy", replace(self.policy, keep_failure=True))
 
     @property
+    def capture_name(self) -> str:
+        return self.capture.name if self.capture else ""
+
+    @property
     def children(self) -> Sequence[Step]:
         handler = [self.on_failure.steps] if self.on_failure else []
         success = [self.on_success] if self.on_success else []
@@ -611,6 +615,10 @@ class ActionAttempt(Composite):
     """
 
     kind = "attempt"
+
+    @property
+    def capture_name(self) -> str:
+        return self.owner.capture_name
 
     @property
     def children(self) -> Sequence[Step]:
