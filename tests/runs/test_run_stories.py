@@ -181,7 +181,7 @@ map:
         "success_rate": 25.0,
     }
     reasons = {one.why for one in plan_resume(ran.result.run, project=str(place.root)) if one.why}
-    assert reasons == {"it was cut: the time of what it is part of was over"}
+    assert reasons == {"it was stopped: the timeout of an outer step was reached"}
 
 
 # ── what a step is called ────────────────────────────────────────────────

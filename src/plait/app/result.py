@@ -1,4 +1,4 @@
-"""The result of a run, and its observers."""
+"""The result of a run, which decides the exit code of `plait run`, and its observers."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def counts_as_done(known: StepRecord, step: Step, journal: Journal) -> bool:
     """Would the record count if the text were the same?"""
     from plait.program.action_step import ActionAttempt
 
-    if _was_in_vain(known, journal):
+    if _is_in_failed_handler(known, journal):
         return False
     if isinstance(step, ActionAttempt) and _has_failed_since(
         known, parent_path(known.path), journal
@@ -87,7 +87,7 @@ def counts_as_done(known: StepRecord, step: Step, journal: Journal) -> bool:
     return is_done(known, step)
 
 
-def _was_in_vain(known: StepRecord, journal: Journal) -> bool:
+def _is_in_failed_handler(known: StepRecord, journal: Journal) -> bool:
     """Is it in a failure handler or check of a step that failed later?  Those run again."""
     return any(
         _has_failed_since(known, parent_path(path), journal)

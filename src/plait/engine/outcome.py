@@ -28,7 +28,7 @@ TOO_MANY: Final = "too_many"
 """The failure kind of a map with too many failed items; a resumed run does not retry them."""
 ABORTED: Final = "aborted"
 """The failure kind of a run that a hook ends."""
-IN_VAIN: Final = " failed as well: "
+HANDLER_FAILED: Final = " failed as well: "
 """Text between the message of a step and that of its failure handler."""
 
 
@@ -102,7 +102,7 @@ class DeadlineExceeded(BaseException):
 
 def with_handler_failure(failure: Failure, handler: str, its: Failure) -> Failure:
     """Append the failure of a handler to that of its step: the reader needs both."""
-    return replace(failure, message=f"{failure.message}\n{handler}{IN_VAIN}{its.message}")
+    return replace(failure, message=f"{failure.message}\n{handler}{HANDLER_FAILED}{its.message}")
 
 
 class Aborted(BaseException):
@@ -170,7 +170,7 @@ def to_record(outcome: Outcome) -> dict[str, Json]:
             return {"status": "skipped", "why": why}
 
 
-NO_TIME_LEFT: Final = "was ended: the time of what it is part of was over"
+NO_TIME_LEFT: Final = "stopped: the timeout of an outer step was reached"
 
 
 class Skip(Exception):

@@ -110,8 +110,8 @@ def _reasons(ctx: StepContext) -> Iterator[str]:
             yield "it was begun, not finished"
         return
     if isinstance(known.outcome, Failed):
-        was_cut = known.outcome.failure.message == NO_TIME_LEFT
-        yield "it was cut: the time of what it is part of was over" if was_cut else "it had failed"
+        was_stopped = known.outcome.failure.message == NO_TIME_LEFT
+        yield f"it was {NO_TIME_LEFT}" if was_stopped else "it had failed"
     if not ctx.can_replay and _has_step_failed(ctx, known.number):
         yield "its step had failed by its check"
     follows = not ctx.can_replay or known.number <= ctx.replay_after

@@ -1,4 +1,7 @@
-"""Replay: which recorded outcomes count in a resumed run, and when the user is asked."""
+"""Replay: which recorded outcomes count in a resumed run, and when the user is asked.
+
+A large map does not ask here for each item: `program/map.py` skips the completed ones together.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def replay_unless_failed(
-    ctx: StepContext, name: str, is_in_vain: InVain = lambda *_: False
+    ctx: StepContext, name: str, must_repeat: MustRepeat = lambda *_: False
 ) -> StepContext:
     """Return the context of a step whose failure is handled; if the handler failed, it runs again.
 
-    `is_in_vain` is asked about a step that succeeded: must it run again, given how the step around
+    `must_repeat` is asked about a step that succeeded: must it run again, given how the step around
     it failed afterwards?
     """
     journal = ctx.run.journal
@@ -41,11 +44,12 @@ def replay_unless_failed(
         or not isinstance(end.outcome, Failed)
     ):
         return ctx
-    in_vain = isinstance(known.outcome, Failed) or is_in_vain(known, end.outcome.failure)
-    return replace(ctx, can_replay=False) if in_vain else ctx
+    if isinstance(known.outcome, Failed) or must_repeat(known, end.outcome.failure):
+        return replace(ctx, can_replay=False)
+    return ctx
 
 
-InVain: TypeAlias = "Callable[[StepRecord, Failure], bool]"
+MustRepeat: TypeAlias = "Callable[[StepRecord, Failure], bool]"
 
 
 def can_continue_after(failure: Failure, path: str) -> bool:

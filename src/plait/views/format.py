@@ -12,7 +12,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import replace
 from plait.core.values import json_text
 from plait.engine.kinds import failure_kinds
-from plait.engine.outcome import IN_VAIN, Failure
+from plait.engine.outcome import HANDLER_FAILED, Failure
 from plait.views.terminal import cut, paint_for, printable
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _last_printed(output: Json) -> list[str]:
 
 def _split_handler(message: str) -> tuple[str, str]:
     """The message of a step, and that of its failure handler if the handler failed, too."""
-    before, mark, _ = message.partition(IN_VAIN)
+    before, mark, _ = message.partition(HANDLER_FAILED)
     own = before.rpartition("\n")[0] if mark else message
     return own, message[len(own) :]
 

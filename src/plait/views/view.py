@@ -1,4 +1,4 @@
-"""What a view of a run has to do."""
+"""What a view of a run has to do.  `view_for` in `cli/run.py` chooses one."""
 
 from __future__ import annotations
 

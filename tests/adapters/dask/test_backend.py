@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plait.adapters.dask import protocol
-from plait.adapters.dask.backend import FETCHES, IN_VAIN, DaskRun
+from plait.adapters.dask.backend import CLOSING_IF_SILENT, FETCHES, DaskRun
 from plait.adapters.dask.cluster import Fetched, TimedCall
 from plait.adapters.dask.heartbeats import Heartbeats
 from plait.core.errors import InputError, ProcessError
@@ -706,7 +706,7 @@ def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(
     scheduler.run = run  # type: ignore[method-assign]
     scheduler.directly = lambda _, __, halt, *args: halt(*args)  # type: ignore[attr-defined]
     played.go()
-    assert closings == [IN_VAIN]
+    assert closings == [CLOSING_IF_SILENT]
 
 
 def test_when_the_run_is_to_stop_nothing_is_sent_any_more_and_what_runs_is_cancelled() -> None:

@@ -38,7 +38,7 @@ from plait.adapters.dask.cluster import (
     require_dask,
     seconds_to_stop,
 )
-from plait.adapters.dask.connection import IN_VAIN, Connection, SchedulerLost
+from plait.adapters.dask.connection import CLOSING_IF_SILENT, Connection, SchedulerLost
 from plait.adapters.dask.replies import to_error
 from plait.adapters.dask.tasks import FETCHES, FetchEnded, Replies, Task, Tasks
 from plait.adapters.dask.workers import Workers, raise_refusal
@@ -53,7 +53,7 @@ from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Out
 from plait.engine.perform import StepContext
 from plait.engine.step import Step
 
-__all__ = ["FETCHES", "IN_VAIN", "DaskBackend", "DaskRun"]
+__all__ = ["CLOSING_IF_SILENT", "FETCHES", "DaskBackend", "DaskRun"]
 
 AHEAD: Final = 2
 """Short tasks per thread of a worker, so that no thread waits for the next."""

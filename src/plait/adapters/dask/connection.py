@@ -24,7 +24,7 @@ QUIET: Final = 5.0
 """Seconds without a response, after which a note says that we wait."""
 CLOSING: Final = 2.0
 """Seconds for the last calls to a cluster."""
-IN_VAIN: Final = 0.2
+CLOSING_IF_SILENT: Final = 0.2
 """The same, if its scheduler does not respond."""
 POLL: Final = 0.1
 """Seconds between two attempts to reconnect."""
@@ -76,7 +76,7 @@ class Connection:
 
     @property
     def closing_seconds(self) -> float:
-        return IN_VAIN if self._is_silent else CLOSING
+        return CLOSING_IF_SILENT if self._is_silent else CLOSING
 
     def _connect(self, seconds: float) -> None:
         self.client = self.cluster.client(seconds, gives_way=self._run.stop.is_set)

@@ -1,7 +1,7 @@
 """Runs programs to their end: the only module that the rest of Plait asks for processes.
 
 The guardian, a process of its own, starts each of them in a new process group, with exactly the
-environment and descriptors that it is given (see `guardian`; `jobs` is our side of it). One loop
+environment and descriptors that it is given (see `guardian`; `guardian_client` is our side of it). One loop
 writes its input, reads its output and watches the time, so neither side can block the other. Memory
 does not grow with output: output beyond a limit goes to a file or is dropped, and the process goes
 on. On timeout, cancel, interrupt or Plait's death, the process and all that it started end: first

@@ -1,4 +1,7 @@
-"""Every wire format, by the name that `family` of a provider file has."""
+"""Every wire format, by the name that `family` of a provider file has.
+
+A new one also needs its name in `FAMILIES` of `schema/provider_tables.py`.
+"""
 
 from __future__ import annotations
 
