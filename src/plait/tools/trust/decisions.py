@@ -193,9 +193,9 @@ class Trust:
 
         Without `running` the items do not count as versions that ran here.
         """
-        decisions = self._judge_all(items)
+        decisions = self._decide_all(items)
         if self._ask is not None and _worth_asking(decisions):
-            decisions = self._judge_after_asking(items, self._ask)
+            decisions = self._decide_after_asking(items, self._ask)
         refused = [decision for decision in decisions if not decision.allowed]
         if refused:
             raise self._refusal(refused)
@@ -211,7 +211,7 @@ class Trust:
 
         Raises TrustError if a file must not run: a false signature, an older version, the lockfile.
         """
-        decisions = self._judge_all(items)
+        decisions = self._decide_all(items)
         if refused := _select_refused(decisions):
             raise self._refusal(refused)
         allowed = [decision for decision in decisions if decision.allowed]
@@ -221,11 +221,11 @@ class Trust:
 
     def find_refused(self, items: Sequence[ToolFile]) -> list[TrustDecision]:
         """The decisions about files beside a tool that must not run. Records nothing."""
-        return _select_refused(self._judge_all(items))
+        return _select_refused(self._decide_all(items))
 
     def decide(self, item: ToolFile) -> TrustDecision:
         """Decide about one item. Does not ask the user, and records nothing."""
-        return self._judge_all([item])[0]
+        return self._decide_all([item])[0]
 
     def trust_project(self, *, origin: str) -> None:
         """Trust all files of the project. `origin` says how the user decided."""
@@ -268,11 +268,11 @@ class Trust:
 
     # ── asking ───────────────────────────────────────────────────────────
 
-    def _judge_after_asking(
+    def _decide_after_asking(
         self, items: Sequence[ToolFile], ask: AskTrust
     ) -> tuple[TrustDecision, ...]:
         with self._question:  # threads that run items in parallel ask once
-            decisions = self._judge_all(items)
+            decisions = self._decide_all(items)
             if self._was_refused or not _worth_asking(decisions) or self.project is None:
                 return decisions
             needed = tuple(decision.item for decision in decisions if decision.askable)
@@ -280,7 +280,7 @@ class Trust:
                 self._was_refused = True
                 return decisions
             self.trust_project(origin="asked")
-        return self._judge_all(items)
+        return self._decide_all(items)
 
     def _refusal(self, refused: Sequence[TrustDecision]) -> PlaitError:
         askable = [decision for decision in refused if decision.askable]
@@ -300,23 +300,25 @@ class Trust:
 
     # ── deciding ─────────────────────────────────────────────────────────
 
-    def _judge_all(self, items: Sequence[ToolFile]) -> tuple[TrustDecision, ...]:
+    def _decide_all(self, items: Sequence[ToolFile]) -> tuple[TrustDecision, ...]:
         trusted = self.project_trusted
-        decisions = (replace(self._judge(item, trusted), project_trusted=trusted) for item in items)
+        decisions = (
+            replace(self._decide(item, trusted), project_trusted=trusted) for item in items
+        )
         return (
-            tuple(decisions) if self._lock is None else tuple(map(self._judge_by_lock, decisions))
+            tuple(decisions) if self._lock is None else tuple(map(self._decide_by_lock, decisions))
         )
 
-    def _judge(self, item: ToolFile, trusted: bool) -> TrustDecision:
+    def _decide(self, item: ToolFile, trusted: bool) -> TrustDecision:
         match item.space.name:
             case "system":
-                return self._judge_system(item)
+                return self._decide_system(item)
             case "user" if not self._foreign:
-                return self._judge_own(item)
+                return self._decide_own(item)
             case _:
-                return self._judge_brought(item, trusted)
+                return self._decide_project_file(item, trusted)
 
-    def _judge_system(self, item: ToolFile) -> TrustDecision:
+    def _decide_system(self, item: ToolFile) -> TrustDecision:
         if manifest_digests(item.space.root).get(_relative(item)) == item.digest:
             return TrustDecision(item, True, "it is as it was installed", "manifest")
         return TrustDecision(
@@ -327,8 +329,8 @@ class Trust:
             fix="install Plait again; in a checkout of it: python -m plait.tools.trust.manifest",
         )
 
-    def _judge_own(self, item: ToolFile) -> TrustDecision:
-        decision = self._judge_signature(item)
+    def _decide_own(self, item: ToolFile) -> TrustDecision:
+        decision = self._decide_signature(item)
         if decision.allowed or not decision.askable:
             return decision
         if (open_to_others := writable_by_others(item.path, item.space.root)) is not None:
@@ -342,8 +344,8 @@ class Trust:
         why = f"it is your own file; {decision.why}"
         return TrustDecision(item, True, why, "user-space", signature=decision.signature)
 
-    def _judge_brought(self, item: ToolFile, trusted: bool) -> TrustDecision:
-        decision = self._judge_signature(item)
+    def _decide_project_file(self, item: ToolFile, trusted: bool) -> TrustDecision:
+        decision = self._decide_signature(item)
         if decision.allowed or not decision.askable:
             return decision
         if trusted:
@@ -356,7 +358,7 @@ class Trust:
             return replace(decision, askable=False, why=why)
         return replace(decision, askable=self.project is not None)
 
-    def _judge_signature(self, item: ToolFile) -> TrustDecision:
+    def _decide_signature(self, item: ToolFile) -> TrustDecision:
         """Decide by the signature alone. `askable` if it neither allows nor forbids the item."""
         try:
             signature = self._signature(item)
@@ -372,9 +374,11 @@ class Trust:
         if key is None:
             why = f"it is signed by {signature.fingerprint[:16]}…, a key you do not trust"
             return _doubtful(item, signature, "unknown-key", why)
-        return self._judge_signed(item, signature, key)
+        return self._decide_signed(item, signature, key)
 
-    def _judge_signed(self, item: ToolFile, signature: Signature, key: TrustedKey) -> TrustDecision:
+    def _decide_signed(
+        self, item: ToolFile, signature: Signature, key: TrustedKey
+    ) -> TrustDecision:
         if key.revoked is not None:
             why = f"it is signed by {key.owner}'s key {key.fingerprint[:16]}…, which was revoked"
             fix = "have it signed with another key, or remove its signature"
@@ -389,9 +393,9 @@ class Trust:
         if key.not_after is not None and signature.time > key.not_after:
             why = f"it was signed after {key.owner}'s key had ended"
             return _doubtful(item, signature, "key-ended", why)
-        return self._judge_age(item, signature, key)
+        return self._decide_age(item, signature, key)
 
-    def _judge_age(self, item: ToolFile, signature: Signature, key: TrustedKey) -> TrustDecision:
+    def _decide_age(self, item: ToolFile, signature: Signature, key: TrustedKey) -> TrustDecision:
         if signature.time > time_text(self._now() + CLOCK_SKEW):
             fix = "set the clock of this machine, or have it signed again"
             return _make_refusal(
@@ -415,7 +419,7 @@ class Trust:
             signature,
         )
 
-    def _judge_by_lock(self, decision: TrustDecision) -> TrustDecision:
+    def _decide_by_lock(self, decision: TrustDecision) -> TrustDecision:
         """A lockfile only refuses. It does not list system files, which the manifest covers."""
         item = decision.item
         if (
@@ -424,15 +428,17 @@ class Trust:
             or (not decision.allowed and not decision.askable)
         ):
             return decision
-        pinned = self._lock.files.get(_relative(item)) if item.space.name == "project" else None
-        if pinned == item.digest:
+        locked_digest = (
+            self._lock.files.get(_relative(item)) if item.space.name == "project" else None
+        )
+        if locked_digest == item.digest:
             return decision
         why = (
             "it has changed since plait.lock was written"
-            if pinned
+            if locked_digest
             else "plait.lock does not list it"
         )
-        code = "differs-from-lock" if pinned else "not-in-lock"
+        code = "differs-from-lock" if locked_digest else "not-in-lock"
         first = "look at it" if item.space.name == "project" else "copy it into the project"
         return _make_refusal(item, code, why, f"{first}, then type: plait tools lock")
 
