@@ -23,7 +23,7 @@ from plait.core.values import UNDEFINED
 from plait.engine.outcome import Aborted, Failure, StepError
 from plait.engine.perform import StepContext
 from plait.lang.loaded import LoadedFlow
-from plait.program import changes
+from plait.program import git_changes
 from plait.program.validate import Validation
 from plait.scope import Scope
 from plait.scope.expressions import Expression
@@ -168,14 +168,14 @@ class _Model(FakeModel):
         return ModelResponse(self.said, usage=self.usage, model="m-1")
 
 
-class _Repository(changes.ChangeTracker):
+class _Repository(git_changes.ChangeTracker):
     """One in which nothing changes."""
 
-    def snapshot(self, directory: str) -> changes.Snapshot:  # noqa: ARG002
-        return changes.Snapshot("head", "tree")
+    def snapshot(self, directory: str) -> git_changes.Snapshot:  # noqa: ARG002
+        return git_changes.Snapshot("head", "tree")
 
     def since(self, before: Any, directory: str) -> dict[str, Any]:  # noqa: ARG002
-        return changes.changes_record([], (0, 0), [])
+        return git_changes.changes_record([], (0, 0), [])
 
     def repository(self, directory: str) -> dict[str, Any]:
         return {"branch": "main", "commit": "c", "root": directory}
@@ -191,7 +191,7 @@ def performed(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plait.lang.workflow.read.check_workflow", lambda *_, **__: [])
         loaded = load_file(str(file), project="/project", environ={})
-        patch.setattr("plait.program.changes.ChangeTracker", _Repository)
+        patch.setattr("plait.program.git_changes.ChangeTracker", _Repository)
         rendering = Template.rendering
 
         def asking(template: Template, values: Any, *, strict: bool, env: Any) -> Any:  # noqa: ARG001

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from plait.engine.journal import StepRecord
     from plait.engine.perform import Runnable
     from plait.engine.plan_log import PlanLog
-    from plait.program.changes import ChangeCheck
+    from plait.program.git_changes import ChangeCheck
     from plait.program.validate import Validation
     from plait.scope import Scope
 
@@ -309,7 +309,7 @@ class ActionStep(Composite):
         tracking = ctx.run.shared(Tracking)
         if not tracking.is_on and not tracking.unknown:
             return {"step": own}
-        from plait.program.changes import names_of_step
+        from plait.program.git_changes import names_of_step
 
         names = names_of_step(ctx)
         return {**names, "step": {**names["step"], **own}}
@@ -414,7 +414,7 @@ class ActionStep(Composite):
         if self.output_parts:
             execute = partial(capture_parts, self.output_parts, execute)
         if ctx.run.shared(Tracking).is_on:
-            from plait.program.changes import track_changes
+            from plait.program.git_changes import track_changes
 
             execute = partial(track_changes, ctx, execute)
         return execute()

@@ -193,7 +193,7 @@ class Map(Composite):
     def _parallel(self, ctx: StepContext) -> int:
         if isinstance(self.parallel, int):
             return self.parallel
-        from plait.program.changes import scope_outside_steps
+        from plait.program.git_changes import scope_outside_steps
 
         rendered = self.parallel.render(scope_outside_steps(ctx))
         if isinstance(rendered, Unknown):

@@ -109,7 +109,7 @@ class Phases(Composite):
 
 
 def _with_merge(ctx: StepContext) -> Scope:
-    from plait.program.changes import merge_names_at_start
+    from plait.program.git_changes import merge_names_at_start
 
     facts = merge_names_at_start(ctx)
     return ctx.scope.frame("merge", phase={"merge": facts}) if facts else ctx.scope

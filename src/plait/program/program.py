@@ -74,7 +74,7 @@ class Program(Composite):
 
     def run(self, ctx: StepContext) -> Json:
         if self.tracks:
-            from plait.program.changes import begin_tracking
+            from plait.program.git_changes import begin_tracking
 
             begin_tracking(ctx, self.tracks)
         if self.directive is not None:  # its agent opens the budget

@@ -10,7 +10,7 @@ from plait.lang.analysis.declarations import names_given
 from plait.lang.analysis.references import condition_names, paths_in
 from plait.lang.analysis.scopes import TemplateField
 from plait.lang.workflow.compose import ComposedWorkflow
-from plait.program.changes import CHANGES
+from plait.program.git_changes import CHANGES
 from plait.program.phases import MAP_LISTS
 from plait.template.nodes import Path
 

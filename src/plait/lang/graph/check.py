@@ -33,7 +33,7 @@ from plait.lang.hooks import hook_findings
 from plait.lang.parameters import parse_parameters
 from plait.lang.workflow.shared_checkout import shared_by_items
 from plait.program.graph.calls import full_tool_id
-from plait.program.graph.walk import NodeKind
+from plait.program.graph.spec import NodeKind
 from plait.schema import Fields
 from plait.scope import Scope
 from plait.template.conditions import check as check_condition

@@ -25,7 +25,7 @@ from plait.template.template import Template
 
 if TYPE_CHECKING:
     from plait.program.graph.node import NodeScope
-    from plait.program.graph.walk import NodeForeach, NodeSpec
+    from plait.program.graph.spec import NodeForeach, NodeSpec
 
 PREFIX = "tool:"
 """An optional prefix of tool ids, as in other systems."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.graph.calls import Action
-    from plait.program.graph.walk import NodeSpec, _Walk
+    from plait.program.graph.spec import NodeSpec
+    from plait.program.graph.walk import GraphRun
     from plait.template.nodes import Path
     from plait.template.program import Answer, Piece
     from plait.template.template import Template
@@ -36,16 +37,24 @@ if TYPE_CHECKING:
 class NodeScope:
     """The variables of a visit. An undefined variable is reported once per run."""
 
-    __slots__ = ("_path", "_walk", "names")
+    __slots__ = ("_graph_run", "_path", "names")
 
-    def __init__(self, walk: _Walk, more: Mapping[str, Json], path: str) -> None:
-        self.names: dict[str, Json] = {"state": walk.state, "inputs": walk.graph.inputs, **more}
-        self._walk = walk
+    def __init__(self, graph_run: GraphRun, more: Mapping[str, Json], path: str) -> None:
+        self.names: dict[str, Json] = {
+            "state": graph_run.state,
+            "inputs": graph_run.graph.inputs,
+            **more,
+        }
+        self._graph_run = graph_run
         self._path = path
 
     def with_names(self, **more: Json) -> NodeScope:
         names = NodeScope.__new__(NodeScope)
-        names.names, names._walk, names._path = {**self.names, **more}, self._walk, self._path
+        names.names, names._graph_run, names._path = (
+            {**self.names, **more},
+            self._graph_run,
+            self._path,
+        )
         return names
 
     def lookup(self, path: Path) -> Answer:
@@ -56,17 +65,17 @@ class NodeScope:
         return self.fallback(path) if found is UNDEFINED else follow_path(found, path.keys)
 
     def fallback(self, path: Path) -> Answer:
-        return self._walk.base.fallback(path)
+        return self._graph_run.base.fallback(path)
 
     def compute(self, kind: str, argument: str) -> Answer:
-        return self._walk.base.compute(kind, argument)
+        return self._graph_run.base.compute(kind, argument)
 
     def command(self, pieces: list[Piece], source: Source) -> Answer:
-        return self._walk.base.command(pieces, source)
+        return self._graph_run.base.command(pieces, source)
 
     def report_missing(self, where: Span, name: str, guess: str | None) -> None:
         meant = f"; did you mean '{guess}'?" if guess else ""
-        self._walk.ctx.run.events.note_once(
+        self._graph_run.ctx.run.events.note_once(
             str(where),
             self._path,
             f"{where}: there is no variable '{name}', so it stays empty{meant}",
@@ -77,7 +86,7 @@ class NodeStep(Composite):
     """One visit of a node, with the current state."""
 
     __slots__ = (
-        "_walk",
+        "_graph_run",
         "attempts_inside",
         "children",
         "fingerprint",
@@ -92,14 +101,16 @@ class NodeStep(Composite):
     retry_scope = "always"
     """A completed call is not repeated because of something after it."""
 
-    def __init__(self, walk: _Walk, node: NodeSpec, number: int) -> None:
-        self._walk = walk
+    def __init__(self, graph_run: GraphRun, node: NodeSpec, number: int) -> None:
+        self._graph_run = graph_run
         self.node = node
         self.name = self.title = repeated_name(node.name, number)
         self.is_composed = node.loop is not None or (
             node.call is not None
             and (
-                walk.has_hook("error") or walk.has_hook("after_step") or _may_fail_after_call(node)
+                graph_run.has_hook("error")
+                or graph_run.has_hook("after_step")
+                or _may_fail_after_call(node)
             )
         )
         """Its call or its items are recorded as their own steps."""
@@ -116,7 +127,9 @@ class NodeStep(Composite):
         error = error_record(self.node, failure)
         if self.node.on_error is not None:
             return {"error": error, "next": self.node.on_error}
-        names = NodeScope(self._walk, {"result": {"status": "error", **error}}, self._walk.ctx.path)
+        names = NodeScope(
+            self._graph_run, {"result": {"status": "error", **error}}, self._graph_run.ctx.path
+        )
         try:
             return {"error": error, **next_node(self.node, names)}
         except PlaitError:
@@ -124,12 +137,12 @@ class NodeStep(Composite):
 
     def run(self, ctx: StepContext) -> Json:
         node = self.node
-        names = NodeScope(self._walk, clock_names() if node.clock else {}, ctx.path)
+        names = NodeScope(self._graph_run, clock_names() if node.clock else {}, ctx.path)
         record = self._execute_node(ctx, names)
-        if not self._walk.hooks.is_empty:
-            after = {**self._walk.state, **record.get("assign", {})}
+        if not self._graph_run.hooks.is_empty:
+            after = {**self._graph_run.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
-            steps = self._walk.steps + 1  # this visit included
+            steps = self._graph_run.steps + 1  # this visit included
             context = {
                 "node": node.name,
                 "next": record.get("next"),
@@ -137,7 +150,7 @@ class NodeStep(Composite):
                 "state": after,
                 "steps": steps,
             }
-            decision = self._walk.hook_decision("after_step", ctx, context)
+            decision = self._graph_run.hook_decision("after_step", ctx, context)
             if decision is not None and decision.verb == "abort":
                 # If a gate hook failed, it has not judged the visit, so the visit has no outcome
                 # yet.
@@ -176,9 +189,11 @@ class NodeStep(Composite):
     def _execute_call(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
         if node.loop is not None:
-            return call_for_each(node.loop, call, node, ctx, names, strict=self._walk.graph.strict)
+            return call_for_each(
+                node.loop, call, node, ctx, names, strict=self._graph_run.graph.strict
+            )
         if not self.is_composed:
-            return call_result(call, ctx, names, strict=self._walk.graph.strict)
+            return call_result(call, ctx, names, strict=self._graph_run.graph.strict)
         return self._call_with_hooks(call, ctx, names)
 
     def _call_with_hooks(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
@@ -224,13 +239,13 @@ class NodeStep(Composite):
         if attempt > 1:
             path, since = first
             ctx = replace(ctx, path=path, can_replay=True, replay_after=since)
-        return call_result(call, ctx, names, strict=self._walk.graph.strict)
+        return call_result(call, ctx, names, strict=self._graph_run.graph.strict)
 
     def _has_hook_decision(self, ctx: StepContext, name: str, attempt: int) -> bool:
         """Whether a hook of an earlier run attempt decided about the failure, and the visit had no
         outcome.
         """
-        hooks, journal = self._walk.hooks, ctx.run.journal
+        hooks, journal = self._graph_run.hooks, ctx.run.journal
         if hooks.is_empty or ctx.run.replay.is_first_run or not ctx.can_replay:
             return False
         known = journal.step(join_path(ctx.path, name))
@@ -241,7 +256,7 @@ class NodeStep(Composite):
     def _should_retry(self, ctx: StepContext, outcome: Failed, attempt: int) -> bool:
         failure = outcome.failure
         context = {"error": error_names(failure), "node": self.node.name, "attempt": attempt}
-        decision = self._walk.hook_decision("error", ctx, context)
+        decision = self._graph_run.hook_decision("error", ctx, context)
         match decision:
             case HookDecision("retry"):
                 if attempt > (decision.max_retries or 0) or failure.kind == LIMIT:
@@ -258,12 +273,12 @@ class NodeStep(Composite):
         return False
 
     def _render(self, template: Template, names: NodeScope) -> Json:
-        return template.render(names, strict=self._walk.graph.strict)
+        return template.render(names, strict=self._graph_run.graph.strict)
 
     def _recordable(self, value: Json) -> Json:
-        if not self._walk.graph.has_secrets:
+        if not self._graph_run.graph.has_secrets:
             return value
-        kept = mask_value(value, self._walk.ctx.run.secrets.mask)
+        kept = mask_value(value, self._graph_run.ctx.run.secrets.mask)
         if kept != value:
             self._note_masked_secrets()
         return kept
@@ -273,9 +288,9 @@ class NodeStep(Composite):
         it, too.
         """
         why = "its result contains a secret, which is *** from here on"
-        self._walk.ctx.run.events.note_once(
+        self._graph_run.ctx.run.events.note_once(
             f"secrets of {self.node.name}",
-            self._walk.ctx.path,
+            self._graph_run.ctx.path,
             f"node '{self.node.name}': {why}; use ${{inputs.…}} where it is needed",
         )
 

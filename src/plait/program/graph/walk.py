@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
-from plait.core.records import dataclass, field, replace
+from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.records import dataclass, replace
 from plait.core.values import Json, deep_copy
 from plait.engine.budgets import limit_error
 from plait.engine.hook_events import HookDecision
@@ -34,80 +34,13 @@ from plait.engine.outcome import (
 from plait.engine.paths import CALL, NODES, join_path, last_name, unnumbered_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
-from plait.program.graph.calls import Action, describe_call
+from plait.program.graph.calls import describe_call
 from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
-from plait.program.item_list import OnEmpty
+from plait.program.graph.spec import GraphSpec, NodeSpec, next_names
 from plait.scope import Scope
-from plait.template.template import Template
 
 if TYPE_CHECKING:
-    from plait.core.source import Source
     from plait.engine.plan_log import PlanLog
-
-    pass
-
-
-NodeKind: TypeAlias = Literal["tool", "gate", "foreach", "return"]
-
-
-class When(Protocol):
-    """A compiled condition."""
-
-    @property
-    def source(self) -> Source: ...
-
-    def holds(self, subject: Json) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    to: str
-    when: When | None = None
-    """None: always open."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeForeach:
-    """Makes an action run for each item of a list."""
-
-    over: Template
-    name: str = "item"
-    collect: str | None = None
-    parallel: int = 1
-    keeps_going: bool = False
-    """The other items run even if one fails."""
-    on_empty: OnEmpty = "warn"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSpec:
-    name: str
-    kind: NodeKind
-    fingerprint: str
-    call: Action | None = None
-    loop: NodeForeach | None = None
-    assign: Template | None = None
-    output: Template | None = None
-    edges: tuple[Edge, ...] = ()
-    on_error: str | None = None
-    policy: Policy = DEFAULT_POLICY
-    """The policy of a visit; for a foreach, the policy of each item."""
-    clock: bool = False
-    """One of its templates reads the clock."""
-
-    @property
-    def title(self) -> str:
-        return self.name
-
-    @property
-    def children(self) -> Sequence[Step]:
-        return ()
-
-
-def leads_to(node: NodeSpec) -> Iterator[str]:
-    yield from (edge.to for edge in node.edges)
-    if node.on_error is not None:
-        yield node.on_error
 
 
 def describe_node(node: NodeSpec, does: str | None = None) -> str:
@@ -126,26 +59,7 @@ def node_name(path: str) -> str:
     return unnumbered_name(last_name(path))
 
 
-# ── the graph ────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class GraphSpec:
-    """A graph with its inputs."""
-
-    name: str
-    start: str
-    nodes: Mapping[str, NodeSpec]
-    state: Mapping[str, Json] = field(default_factory=dict)
-    inputs: Mapping[str, Json] = field(default_factory=dict, repr=False)
-    max_steps: int = 1000
-    continue_on_error: bool = False
-    """`on_error: continue`."""
-    strict: bool = False
-    has_secrets: bool = False
-
-
-# ── the walk ─────────────────────────────────────────────────────────────
+# ── the visits ───────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +90,11 @@ class GraphStep:
 
     def execute(self, plan: GraphPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
         ctx.run.journal.prepare(node.fingerprint for node in self.graph.nodes.values())
-        return _Walk(self.graph, ctx).walk_graph()
+        return GraphRun(self.graph, ctx).run()
 
 
-class _Walk:
-    """One walk through a graph: the state, the number of visits, and the budget."""
+class GraphRun:
+    """One run of a graph: the state, the number of visits, and the budget."""
 
     def __init__(self, graph: GraphSpec, ctx: StepContext) -> None:
         self.graph = graph
@@ -195,14 +109,14 @@ class _Walk:
         self.outer_scope = ctx.scope
         self.base = Scope({}, sources=ctx.scope.sources)
 
-    def walk_graph(self) -> dict[str, Json]:
+    def run(self) -> dict[str, Json]:
         try:
-            return self._walk_nodes()
+            return self._visit_nodes()
         except LimitExceeded as end:
             end.failure = replace(end.failure, output={**self.partial(), "ended": "limit"})
             raise
 
-    def _walk_nodes(self) -> dict[str, Json]:
+    def _visit_nodes(self) -> dict[str, Json]:
         self._fire("graph_started", {"start": self.graph.start})
         name: str | None = self.graph.start
         while name is not None:
@@ -410,7 +324,7 @@ def _keeps_call(node: NodeSpec, ctx: StepContext) -> bool:
 def _first_call(graph: GraphSpec, node: NodeSpec, ctx: StepContext) -> str | None:
     if node.call is None:
         return None
-    names = NodeScope(_Walk(graph, ctx), clock_names() if node.clock else {}, ctx.path)
+    names = NodeScope(GraphRun(graph, ctx), clock_names() if node.clock else {}, ctx.path)
     if node.loop is None:
         return describe_call(node.call, ctx, names, strict=graph.strict)
     over = node.loop.over.render(names, strict=graph.strict)
@@ -425,7 +339,7 @@ def reachable(graph: GraphSpec) -> Iterator[NodeSpec]:
     while waiting:
         node = graph.nodes[waiting.pop(0)]
         yield node
-        for name in leads_to(node):
+        for name in next_names(node):
             if name not in found:
                 found[name] = None
                 waiting.append(name)

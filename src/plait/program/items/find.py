@@ -18,7 +18,7 @@ from plait.engine.paths import ITEMS
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.action_step import with_env
-from plait.program.changes import scope_outside_steps
+from plait.program.git_changes import scope_outside_steps
 from plait.program.item_list import OnEmpty, check_not_empty
 from plait.program.items import (
     CommandInput,

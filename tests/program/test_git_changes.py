@@ -16,7 +16,7 @@ from plait.core.values import Json
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from plait.program.action_step import FailureHandler
-from plait.program.changes import CHANGES, ChangeTracker
+from plait.program.git_changes import CHANGES, ChangeTracker
 from plait.program.phases import Phases
 from plait.program.program import Program
 from program.fake_git import GitServices, git, new_repository
