@@ -34,7 +34,6 @@ from plait.engine.paths import (
     is_item,
     is_model_step,
     is_turn_name,
-    is_unit_name,
     item_name,
     join_path,
     last_name,
@@ -81,10 +80,10 @@ NAMES = [
     (turn_name(12),                     "turn:12",           "turn",        "12",   {"model", "turn"}),
     (call_name(3, 1),                   "turn:3.call:1",     "turn",        "3.call:1", {"model", "call"}),
     (say_name(2),                       "say:2",             "say",         "2",    set()),
-    (task_name("page"),                 "task:page",         "task",        "page", {"unit"}),
-    (loop_name("better"),               "loop:better",       "loop",        "better", {"unit"}),
-    (task_map_name("count"),            "map:count",         "map",         "count", {"unit"}),
-    (MANAGER,                           "manager",           "manager",     "",     {"unit"}),
+    (task_name("page"),                 "task:page",         "task",        "page", set()),
+    (loop_name("better"),               "loop:better",       "loop",        "better", set()),
+    (task_map_name("count"),            "map:count",         "map",         "count", set()),
+    (MANAGER,                           "manager",           "manager",     "",     set()),
     (round_name(2),                     "round:2",           "round",       "2",    set()),
     (reduce_name(1, 2),                 "reduce:1.2",        "reduce",      "1.2",  set()),
 ]  # fmt: skip
@@ -97,7 +96,6 @@ KINDS = {
     "turn": is_turn_name,
     "call": is_call_name,
     "model": is_model_step,
-    "unit": is_unit_name,
 }
 
 

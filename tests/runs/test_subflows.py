@@ -409,6 +409,91 @@ def test_once_in_a_header_is_true_or_false(place: Place) -> None:
     assert "'once' is true or false" in place.refusal("steps: [{tool: demo/pay}]")
 
 
+# ── flows that were edited since they were called ────────────────────────
+
+NODES = (
+    "start: a\nnodes:\n  a: {tool: demo/pay, params: {line: p}, next: b}\n  b: {tool: demo/wait}\n"
+)
+VISITS = (
+    "state: {n: 0}\nstart: a\nnodes:\n"
+    "  a: {tool: demo/pay, params: {line: p}, next: c}\n"
+    "  c: {tool: demo/add, params: {n: '${state.n}'}, assign: {n: '${result.n}'},\n"
+    "      next: [{to: a, when: {path: state.n, op: lt, value: 2}}, {to: b}]}\n"
+    "  b: {tool: demo/wait}\n"
+)
+TASKS = (
+    "tasks:\n- {id: a, description: a, tool: demo/pay, params: {line: p}}\n"
+    "- {id: b, description: b, tool: demo/wait}\n"
+)
+HOOKED = f"hooks: [{{id: h, event: run_started, action: {TELL % 'h'}}}]\n{NODES}"
+RENAMED = [("start: a", "start: z"), ("  a:", "  z:"), ("to: a", "to: z")]
+EDITED = [
+    # called flow  text                            edits                                     removed                  payments
+    ("node",    f"tool_type: graph\n{NODES}",      RENAMED,                                  "nodes/a (a, removed)",      2),
+    ("visits",  f"tool_type: graph\n{VISITS}",     RENAMED,                                  "nodes/a (a, removed)",      4),
+    ("hooked",  f"tool_type: graph\n{HOOKED}",     RENAMED,                                  "nodes/a (a, removed)",      2),
+    ("task",    f"tool_type: ensemble\n{TASKS}",   [("id: a", "id: z")],                     "tasks/task:a (a, removed)", 2),
+    ("removed", f"tool_type: ensemble\n{TASKS}",   [(TASKS.splitlines(keepends=True)[1], "")], "tasks/task:a (a, removed)", 1),
+]  # fmt: skip
+CALLERS = [
+    ("steps: [{tool: my/flow}, {id: last, shell: echo ONE}]\n", "steps/0"),
+    ("start: call\nnodes: {call: {tool: my/flow, next: last}, last: {return: ONE}}\n", "nodes/call"),
+]  # fmt: skip
+WAIT = (
+    "import os\ndef execute(params, project_path):\n"
+    "    if not os.path.exists(os.path.join(project_path, 'ok')):\n        raise ValueError('not yet')\n"
+)
+
+
+@pytest.mark.parametrize(("caller", "call"), CALLERS, ids=["workflow", "graph"])
+@pytest.mark.parametrize(
+    ("text", "edits", "removed", "payments"),
+    [row[1:] for row in EDITED],
+    ids=[row[0] for row in EDITED],
+)
+def test_a_step_of_a_called_flow_that_was_done_and_has_another_name_now_does_not_run_unasked(
+    text: str,
+    edits: list[tuple[str, str]],
+    removed: str,
+    payments: int,
+    caller: str,
+    call: str,
+    place: Place,
+) -> None:
+    called(place, text)
+    run = place.run(caller).result.run
+    before = ledger(place)
+    for old, new in edits:
+        text = text.replace(old, new)
+    called(place, text)
+    said = f"the file has changed since these steps were done: {call}/{removed}\n"
+    assert place.resume(run).message.startswith(said)
+    assert ledger(place) == before, "nothing has run, not even a hook"
+    assert "not yet" in place.resume(run, accept_changes=True).message
+    assert ledger(place).count("p") == payments
+    # The user accepted it: after an edit of the caller, nobody is asked about it again.
+    place.write("flow.yaml", caller.replace("ONE", "TWO"))
+    place.write("ok", "")
+    assert place.resume(run).result.status == "done"
+    assert ledger(place).count("p") == payments
+
+
+def called(place: Place, text: str) -> None:
+    tool(place, "demo/pay", f"__once__ = True\n{DEADLY}")
+    tool(place, "demo/wait", WAIT)
+    place.write(".ai/tools/my/flow.yaml", f"version: 1.0.0\n{text}")
+    trusted(place)
+
+
+def test_a_called_flow_that_kept_its_names_is_resumed_without_a_question(place: Place) -> None:
+    called(place, f"tool_type: graph\n{VISITS}")
+    run = place.run("steps: [{tool: my/flow}]\n").result.run
+    called(place, f"tool_type: graph\n{VISITS}  new: {{return: 1}}\n")
+    place.write("ok", "")
+    assert place.resume(run).result.status == "done"
+    assert ledger(place) == ["p", "p"]
+
+
 # ── secrets ──────────────────────────────────────────────────────────────
 
 SECRET = """\

@@ -8,6 +8,7 @@ verified bytes are the ones that are read.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from plait.engine.journal import Journal
     from plait.engine.limits import Limits
     from plait.engine.replay import Replay
+    from plait.engine.step import Step
     from plait.lang.loaded import LoadedFlow
     from plait.program.ports import Subflow
     from plait.program.program import Program
@@ -177,6 +179,10 @@ class _Called:
     @property
     def name(self) -> str:
         return self.loaded.program.name
+
+    @property
+    def children(self) -> Sequence[Step]:
+        return self.loaded.program.children
 
     def run(self, ctx: StepContext) -> Json:
         # The caller does not know which inputs of the subflow are secret.

@@ -186,11 +186,6 @@ def is_model_step(name: str) -> bool:
     return name.startswith(_TURN) or unnumbered_name(name) == CALL
 
 
-def is_unit_name(name: str) -> bool:
-    """Is it a part of an ensemble: a task, a loop, a map or the manager?"""
-    return split_name(name)[0] in ("task", "loop", "map", MANAGER)
-
-
 # ── paths ────────────────────────────────────────────────────────────────
 
 
@@ -218,6 +213,12 @@ def split_path(path: str) -> tuple[str, str]:
     """Split a path into that of the step around it and its own name."""
     above, _, name = path.rpartition("/")
     return above, name
+
+
+def unnumbered_path(path: str) -> str:
+    """Return `nodes/draft` for `nodes/draft@2`."""
+    above, name = split_path(path)
+    return join_path(above, unnumbered_name(name))
 
 
 def path_names(path: str) -> list[str]:

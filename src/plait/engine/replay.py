@@ -5,16 +5,23 @@ A large map does not ask here for each item: `program/map.py` skips the complete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.engine.events import StepFinished
+from plait.engine.events import StepFinished, StepInvalidated
 from plait.engine.journal import Journal, StepRecord, record_number
 from plait.engine.outcome import Failed, Outcome, Succeeded
-from plait.engine.paths import is_below
+from plait.engine.paths import (
+    is_below,
+    is_hook_name,
+    join_path,
+    last_name,
+    unnumbered_name,
+    unnumbered_path,
+)
 from plait.engine.run_text import NO_TEXT, RunText
 from plait.engine.step import Composite
 
@@ -167,6 +174,33 @@ class Replay:
         if "/".join(recorded.path.split("/", 2)[:2]) in self.retried:
             return False  # in an item that is retried, only the present text counts
         return recorded.fingerprint in self.text.fingerprints(recorded.path, present)
+
+    def require_known_steps(self, parts: Iterable[Step], ctx: StepContext) -> None:
+        """Raise an error if a called flow was edited and has lost a step that was done.
+
+        Under another name it would run again, even if it may run only once.  `app/resume.py` asks
+        the same about the flow of the run.  What is accepted is invalidated, so it is asked once.
+        """
+        if self.is_first_run or not ctx.can_replay:
+            return
+        lost = [known for part in parts for known in self._find_lost_steps(part, ctx)]
+        if lost and not self.text.is_accepted:
+            named: dict[str, str] = {}
+            for known in lost:  # the visits of a node are one step of the flow
+                named.setdefault(unnumbered_path(known.path), f"{known.title}, removed")
+            raise changed_steps_error(named.items())
+        for known in lost:
+            ctx.run.events.emit(StepInvalidated(known.path, "it is not in the file any more"))
+
+    def _find_lost_steps(self, part: Step, ctx: StepContext) -> Iterator[StepRecord]:
+        """Yield what was done directly below a part of a flow, and is not one of its steps now."""
+        names = {step.name for step in part.children}
+        for known in self._journal.steps_in(join_path(ctx.path, part.name)) if names else ():
+            name = last_name(known.path)
+            if is_hook_name(name) or not names.isdisjoint((name, unnumbered_name(name))):
+                continue
+            if known.number > ctx.replay_after and isinstance(known.outcome, Succeeded):
+                yield known
 
     def _accept_as_done(self, step: Step, ctx: StepContext, value: Json) -> Outcome:
         """Record a step as done because the user says so.

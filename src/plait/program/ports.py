@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from plait.core.values import Json
     from plait.engine.event_bus import StopSignal
     from plait.engine.perform import StepContext
+    from plait.engine.step import Step
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import ToolResult
     from plait.tools.code_params import CodeParams
@@ -76,6 +77,10 @@ class Subflow(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def children(self) -> Sequence[Step]:
+        """The steps that are known before it runs."""
 
     def run(self, ctx: StepContext) -> Json:
         """Return `{output, …}`; raises StepError if the flow fails."""

@@ -169,6 +169,7 @@ def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
 def _run_subflow(program: Subflow, ctx: StepContext) -> dict[str, Json]:
     """Run a flow that is called like a tool; its steps are recorded below the call."""
     began = time.monotonic()
+    ctx.run.replay.require_known_steps(program.children, ctx)
     value = act(program, ctx)
     output = value.get("output") if isinstance(value, dict) else value
     return {
