@@ -21,8 +21,8 @@ from plait.app.env_digest import describe_change, env_change_problem
 from plait.app.step_records import (
     counts_as_done,
     find_instances,
+    find_records,
     is_done,
-    matching_records,
 )
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
@@ -63,7 +63,7 @@ class EditedFlow:
 
     def require_accepted(self) -> None:
         """Raise InputError with all changes that nobody has accepted, before anything runs."""
-        changed = changed_steps(self) if self.has_changed else {}
+        changed = find_changed_steps(self) if self.has_changed else {}
         problems = [*changed_steps_error(changed.items()).problems] if changed else []
         change = describe_change(self._facts.get("env_files"), self.loaded.environment.filed)
         if change is not None:
@@ -88,13 +88,13 @@ class EditedFlow:
     def _texts(self, path: str, step: Step) -> Sequence[str]:
         return self._known.fingerprints(path, step.fingerprint)
 
-    def changed_texts(self) -> Iterator[tuple[str, Step]]:
+    def find_changed_texts(self) -> Iterator[tuple[str, Step]]:
         for path, step in self.steps.items():
             known = self._known.steps.get(path)
             if known is not None and known[0] != step.fingerprint:
                 yield path, step
 
-    def edited_lists(self) -> Iterator[EditedList]:
+    def find_edited_lists(self) -> Iterator[EditedList]:
         """Yield the lists whose steps have other names or another order now."""
         from plait.program.action_step import ActionAttempt, ActionStep
         from plait.program.step_list import StepList
@@ -128,7 +128,7 @@ class EditedFlow:
         return any(map(self.journal.was_ever_started, names[names.index(phase) + 1 :]))
 
 
-def changed_steps(edited: EditedFlow) -> dict[str, str]:
+def find_changed_steps(edited: EditedFlow) -> dict[str, str]:
     """Return the titles, by path, of changed steps that were done or that make others run again."""
     texts, places = _other_texts(edited), _other_places(edited)
     return texts | {path: what for path, what in places.items() if not _is_inside(path, texts)}
@@ -144,12 +144,12 @@ def _other_texts(edited: EditedFlow) -> dict[str, str]:
 
     changed: dict[str, str] = {}
     around: dict[str, str] = {}
-    for path, step in edited.changed_texts():
+    for path, step in edited.find_changed_texts():
         if step.children and not isinstance(step, ActionStep):
             continue
         if not any(
             known.fingerprint != step.fingerprint and counts_as_done(known, step, edited.journal)
-            for known in matching_records(edited.journal, path, step)
+            for known in find_records(edited.journal, path, step)
         ):
             continue
         if step.children:
@@ -185,13 +185,13 @@ class EditedList:
         """Yield its paths in the run, with the event before which records do not count."""
         return find_instances(journal, self.path) if self.path else iter([("", 0)])
 
-    def new_steps(self) -> Iterator[tuple[Step, Sequence[Step]]]:
+    def find_new_steps(self) -> Iterator[tuple[Step, Sequence[Step]]]:
         """Yield each new step and the steps after it."""
         for at, step in enumerate(self.steps):
             if self.is_ordered and step.name not in self.before:
                 yield step, self.steps[at + 1 :]
 
-    def moved_steps(self) -> Iterator[Step]:
+    def find_moved_steps(self) -> Iterator[Step]:
         """Yield each step that was in front of the one that is before it now."""
         places = [
             (self.before.index(step.name), step) for step in self.steps if step.name in self.before
@@ -200,7 +200,7 @@ class EditedList:
             if self.is_ordered and before > at:
                 yield step
 
-    def removed_steps(self) -> Iterator[tuple[str, Sequence[str]]]:
+    def find_removed_steps(self) -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the name of each removed step and the names of those that followed it."""
         names = {step.name for step in self.steps}
         for at, name in enumerate(self.before):
@@ -211,15 +211,15 @@ class EditedList:
 def _other_places(edited: EditedFlow) -> dict[str, str]:
     """Return the new, moved and removed steps that make steps that were done run again."""
     journal, found, removed = edited.journal, dict[str, str](), dict[str, str]()
-    for listed in edited.edited_lists():
-        for step, later in listed.new_steps():
+    for listed in edited.find_edited_lists():
+        for step, later in listed.find_new_steps():
             if any(
                 _has_done(later, place, since, journal)
                 or (listed.is_followed and _has_ended(place, since, journal))
                 for place, since in listed.instances(journal)
             ):
                 found[join_path(listed.path, step.name)] = f"{step.title}, new"
-        for step in listed.moved_steps():
+        for step in listed.find_moved_steps():
             places = (
                 (join_path(place, step.name), since) for place, since in listed.instances(journal)
             )
@@ -228,7 +228,7 @@ def _other_places(edited: EditedFlow) -> dict[str, str]:
                 known and known.number > since and is_done(known, step) for known, since in records
             ):
                 found[join_path(listed.path, step.name)] = f"{step.title}, moved"
-        for known, _ in _removed_records(listed, journal):
+        for known, _ in _find_removed_records(listed, journal):
             removed.setdefault(generic_path(known.path), f"{known.title}, removed")
     return found | removed
 
@@ -254,11 +254,11 @@ def _has_done(steps: Sequence[Step], place: str, since: int, journal: Journal) -
     return False
 
 
-def _removed_records(
+def _find_removed_records(
     listed: EditedList, journal: Journal
 ) -> Iterator[tuple[StepRecord, list[StepRecord]]]:
     """Yield what was done by each removed step, and what was recorded of those that followed it."""
-    removed = list(listed.removed_steps())
+    removed = list(listed.find_removed_steps())
     for place, since in listed.instances(journal) if removed else ():
         for name, later in removed:
             known = journal.step(join_path(place, name))
@@ -287,8 +287,8 @@ def invalidate_removed(edited: EditedFlow) -> list[StepInvalidated]:
     The text of the list has changed with that, so `perform` runs the steps after the list again.
     """
     forgotten: dict[str, str] = {}
-    for listed in edited.edited_lists() if edited.has_changed else ():
-        for known, after in _removed_records(listed, edited.journal):
+    for listed in edited.find_edited_lists() if edited.has_changed else ():
+        for known, after in _find_removed_records(listed, edited.journal):
             forgotten[known.path] = "it is not in the file any more"
             for one in after:
                 forgotten.setdefault(one.path, "a step before it is not in the file any more")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plait.program.map import Map
 
 
-def waiting_items(map_step: Map | None, opened: OpenRun) -> list[str]:
+def find_waiting_items(map_step: Map | None, opened: OpenRun) -> list[str]:
     """Return the paths of items that an earlier retry invalidated and that have not ended since."""
     if map_step is None:
         return []
@@ -32,7 +32,7 @@ def waiting_items(map_step: Map | None, opened: OpenRun) -> list[str]:
     return [path for path in retried if journal.step(path) is None]
 
 
-def failed_items_to_retry(
+def find_failed_items(
     map_step: Map, journal: Journal, wanted: Sequence[str], waiting: Sequence[str]
 ) -> list[str]:
     """Return the paths of the failed items, all or those that are wanted.

@@ -228,7 +228,7 @@ def resume_flow(
     """Resume a run: recorded outcomes are replayed.  `inputs`: secret ones, which are not stored."""
     from plait.app.resume import EditedFlow, invalidate_removed
     from plait.app.resume_answers import ResumeAnswers
-    from plait.app.retry import waiting_items
+    from plait.app.retry import find_waiting_items
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
@@ -257,7 +257,7 @@ def resume_flow(
             text=text,
             repeat=repeat,
             marked_done=marked_done,
-            retried=waiting_items(loaded.program.map, opened),
+            retried=find_waiting_items(loaded.program.map, opened),
         )
 
 
@@ -276,9 +276,9 @@ def retry_flow(
     from plait.app.resume import EditedFlow
     from plait.app.resume_answers import ResumeAnswers, marked_done_in
     from plait.app.retry import (
-        failed_items_to_retry,
+        find_failed_items,
+        find_waiting_items,
         invalidate_items,
-        waiting_items,
     )
 
     runs, name = find_run(run, project)
@@ -288,8 +288,8 @@ def retry_flow(
         loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
         map_step = loaded.program.map
-        waiting = waiting_items(map_step, opened)
-        chosen = map_step and failed_items_to_retry(map_step, opened.journal, items, waiting)
+        waiting = find_waiting_items(map_step, opened)
+        chosen = map_step and find_failed_items(map_step, opened.journal, items, waiting)
         if map_step is None or not chosen:
             raise InputError(
                 f"run {opened.id} has no failed items",
@@ -376,7 +376,7 @@ def plan_resume(
     """Return what a resumed run would run again, and what it would replay."""
     from plait.app.resume import EditedFlow, invalidate_removed
     from plait.app.resume_answers import ResumeAnswers
-    from plait.app.retry import waiting_items
+    from plait.app.retry import find_waiting_items
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
@@ -397,7 +397,7 @@ def plan_resume(
             repeat=repeat,
             marked_done=answers.values(loaded, opened),
             text=edited.text(accepted=True),
-            retried=waiting_items(loaded.program.map, opened),
+            retried=find_waiting_items(loaded.program.map, opened),
         )
 
 

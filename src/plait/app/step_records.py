@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from plait.engine.step import Step
 
 
-def matching_records(journal: Journal, path: str, step: Step) -> Iterator[StepRecord]:
+def find_records(journal: Journal, path: str, step: Step) -> Iterator[StepRecord]:
     """Yield the records of a step at a path in which `item:*` stands for every item."""
     for place, since in find_instances(journal, path):
         for one in _tries(place, step):
