@@ -562,7 +562,7 @@ class Tally:
 
 
 def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], ScriptAnalysis]:
-    """A lexer that says another state than the true one for every gap."""
+    """A lexer that says another state than the true one for every slot."""
 
     # States that a second look refuses at once would leave little to run: they come seldom.
     usual: list[State] = ["bare", "single", "double", "heredoc", "parameter", "quoted-parameter"]

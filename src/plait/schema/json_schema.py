@@ -118,7 +118,7 @@ def _field_schema(field: Field, *, old: bool) -> Json:
     return schema
 
 
-_HOLE: Final = r"[$](?:\{|[A-Za-z_])"
+_PLACEHOLDER: Final = r"[$](?:\{|[A-Za-z_])"
 
 
 def _schema(kind: Kind) -> dict[str, Json]:
@@ -145,16 +145,18 @@ def _schema(kind: Kind) -> dict[str, Json]:
             return {
                 "anyOf": [
                     _number_schema("integer", least, most),
-                    {"type": "string", "pattern": _HOLE},
+                    {"type": "string", "pattern": _PLACEHOLDER},
                 ]
             }
         case Number(least, most):
             return _number_schema("number", least, most)
         case Duration():
             bound: dict[str, Json] = {"minimum": 0} if kind.zero else {"exclusiveMinimum": 0}
-            written = rf"^\s*(?:{DURATION}|{SECONDS})\s*$|{_HOLE}"
+            written = rf"^\s*(?:{DURATION}|{SECONDS})\s*$|{_PLACEHOLDER}"
             text: dict[str, Json] = {"type": "string", "pattern": written}
-            more: dict[str, Json] = {} if kind.zero else {"allOf": [{"pattern": rf"[1-9]|{_HOLE}"}]}
+            more: dict[str, Json] = (
+                {} if kind.zero else {"allOf": [{"pattern": rf"[1-9]|{_PLACEHOLDER}"}]}
+            )
             return {"anyOf": [{"type": "number", **bound, "maximum": LONGEST}, {**text, **more}]}
         case Choice(words):
             return {"enum": list(words)}

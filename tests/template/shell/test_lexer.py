@@ -1,4 +1,4 @@
-"""In which state is a shell at a gap, and where may no value stand."""
+"""In which state is a shell at a slot, and where may no value stand."""
 
 from __future__ import annotations
 

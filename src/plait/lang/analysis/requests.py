@@ -72,7 +72,7 @@ def _check_origin(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Prob
         yield Problem(what, url.span, "begin it with https:// and a host", code="url-origin")
     elif goes_on:
         second = leaf.program.parts[1]
-        assert not isinstance(second, Text), "text stands beside holes only"
+        assert not isinstance(second, Text), "text stands beside placeholders only"
         what = "a part of the host of this address comes from a value"
         fix = (
             "write the host, or let the value be all of https://host and name it under allow_hosts"

@@ -35,7 +35,7 @@ def shell_pieces(
     read = read_names(leaf.program.parts, leaf.source, dialect)
     own = read.assigned
     pieces: list[str | ValueSlot] = []
-    gaps = 0
+    slots = 0
     for part in leaf.program.parts:
         if isinstance(part, Text):
             pieces.append(part.text)
@@ -45,8 +45,10 @@ def shell_pieces(
             pieces.append(leaf.source.text[part.start : part.end])
         else:
             formats = _formats(part)
-            pieces.append(ValueSlot(gaps, part.start, part.end, "raw" in formats, "opt" in formats))
-            gaps += 1
+            pieces.append(
+                ValueSlot(slots, part.start, part.end, "raw" in formats, "opt" in formats)
+            )
+            slots += 1
     return pieces
 
 
@@ -109,14 +111,14 @@ def check_options(
     field: TemplateField, leaf: Leaf, pieces: Sequence[str | ValueSlot], lexed: ScriptAnalysis
 ) -> Iterator[Finding]:
     """Values in the file that a command would read as options."""
-    gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
-    for name, numbers in _roots(gaps, leaf).items():
+    slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
+    for name, numbers in _roots(slots, leaf).items():
         known = field.known.get(name)
         for value in known.values if known is not None else ():
             held = reveal_text(value)
             values = {
                 number: Value(
-                    (held,), False, gaps[number].option, gaps[number].start, gaps[number].end
+                    (held,), False, slots[number].option, slots[number].start, slots[number].end
                 )
                 for number in numbers
             }
@@ -127,9 +129,9 @@ def check_options(
                 yield Finding(Problem(what, span, option.fix, code="option-like"), "warning")
 
 
-def _roots(gaps: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
+def _roots(slots: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
     """By name: the slots that hold its whole value."""
-    places = {gap.start: number for number, gap in enumerate(gaps)}
+    places = {slot.start: number for number, slot in enumerate(slots)}
     found: dict[str, list[int]] = {}
     for part in leaf.program.parts:
         match part:

@@ -55,16 +55,16 @@ Lexer = Callable[[Sequence[Piece], Dialect], ScriptAnalysis]
 
 @dataclass(frozen=True, slots=True)
 class BoundSlot:
-    """A gap, and what the shell reads there."""
+    """A slot, and what the shell reads there."""
 
     number: int
-    gap: ValueSlot
+    slot: ValueSlot
     place: SlotContext
 
     @property
     def variable(self) -> str:
         """The name of the variable for its value, without its stem."""
-        return str(self.gap.index + 1)
+        return str(self.slot.index + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,13 @@ def _check_script(pieces: Sequence[Piece], dialect: Dialect) -> _Checked:
 
 
 def _check(pieces: Sequence[Piece], lexed: ScriptAnalysis) -> _Checked:
-    gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
-    if len(lexed.places) != len(gaps):
-        raise InternalError("the shell lexer lost a gap", code="lexer")
-    slots = (BoundSlot(number, gap, lexed.places[number]) for number, gap in enumerate(gaps))
-    parts = tuple(next(slots) if isinstance(piece, ValueSlot) else piece for piece in pieces)
+    slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
+    if len(lexed.places) != len(slots):
+        raise InternalError("the shell lexer lost a slot", code="lexer")
+    bound_slots = (
+        BoundSlot(number, slot, lexed.places[number]) for number, slot in enumerate(slots)
+    )
+    parts = tuple(next(bound_slots) if isinstance(piece, ValueSlot) else piece for piece in pieces)
     written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
     variable, carrier = _free_name("__p", written), _free_name("PLAIT_", written)
     return _Checked(
@@ -175,10 +177,10 @@ def _check(pieces: Sequence[Piece], lexed: ScriptAnalysis) -> _Checked:
 
 
 def _usual_script(parts: Sequence[str | BoundSlot], variable: str, carrier: str) -> str | None:
-    slots = [part for part in parts if isinstance(part, BoundSlot)]
-    if any(slot.gap.raw for slot in slots):
+    bound_slots = [part for part in parts if isinstance(part, BoundSlot)]
+    if any(bound.slot.raw for bound in bound_slots):
         return None
-    passed = [slot.variable for slot in slots if slot.place.state != "comment"]
+    passed = [bound.variable for bound in bound_slots if bound.place.state != "comment"]
     emitted = [
         part if isinstance(part, str) else _reference(part, [part.variable], variable)
         for part in parts
@@ -194,7 +196,7 @@ def bind(
     variables: Variables | None = None,
     source: Source | None = None,
 ) -> BoundScript:
-    """Put values to a plan's gaps.
+    """Put values to a plan's slots.
 
     `trusted` values may be options.  `variables` knows the values that the script finds in its
     environment.  `source` is where to show refused values, if the plan was made from another copy
@@ -206,13 +208,13 @@ def bind(
     carried = {
         name: passed
         for each in filled
-        if not each.slot.gap.raw
+        if not each.bound.slot.raw
         for name, passed in zip(each.names, each.texts, strict=False)  # a comment has no text
     }
     in_file = _too_large(carried)
     env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
     script = plan.script
-    if script is None or in_file or any(_spreads(each.slot, each.value) for each in filled):
+    if script is None or in_file or any(_spreads(each.bound, each.value) for each in filled):
         emitted = [
             part if isinstance(part, str) else _slot_code(part, plan.variable) for part in parts
         ]
@@ -236,7 +238,7 @@ def bind(
 class _Filled:
     """A slot with its value; a list that spreads has a name and a text for each element."""
 
-    slot: BoundSlot
+    bound: BoundSlot
     value: Json
     names: Sequence[str]
     """Of the variables, without their stem."""
@@ -245,26 +247,26 @@ class _Filled:
     """The items in clear; none in a comment, where nothing is passed."""
 
 
-def _fill_slot(slot: BoundSlot, values: Sequence[Json]) -> _Filled:
-    gap, place = slot.gap, slot.place
-    if gap.index >= len(values):
-        raise InternalError("a gap of the script has no value", code="lexer")
-    value = values[gap.index]
-    name = slot.variable
-    if _spreads(slot, value):
+def _fill_slot(bound: BoundSlot, values: Sequence[Json]) -> _Filled:
+    slot, place = bound.slot, bound.place
+    if slot.index >= len(values):
+        raise InternalError("a slot of the script has no value", code="lexer")
+    value = values[slot.index]
+    name = bound.variable
+    if _spreads(bound, value):
         names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
-        return _Filled(slot, value, names, value, [reveal_text(item) for item in value])
-    passed = gap.raw or place.state != "comment"
-    return _Filled(slot, value, (name,), (value,), (reveal_text(value),) if passed else ())
+        return _Filled(bound, value, names, value, [reveal_text(item) for item in value])
+    passed = slot.raw or place.state != "comment"
+    return _Filled(bound, value, (name,), (value,), (reveal_text(value),) if passed else ())
 
 
-def _spreads(slot: BoundSlot, value: Json) -> bool:
+def _spreads(bound: BoundSlot, value: Json) -> bool:
     """Does each element of a list become a word of its own?"""
     return (
         isinstance(value, list)
-        and slot.place.spread
-        and slot.place.state == "bare"
-        and not slot.gap.raw
+        and bound.place.spread
+        and bound.place.state == "bare"
+        and not bound.slot.raw
     )
 
 
@@ -272,7 +274,7 @@ def _spreads(slot: BoundSlot, value: Json) -> bool:
 
 
 def _contradictions(pieces: Sequence[Piece], places: Sequence[SlotContext]) -> Iterator[Refusal]:
-    """Gaps whose state cannot be, by the plainest look at the text before them.
+    """Slots whose state cannot be, by the plainest look at the text before them.
 
     Everywhere else a wrong state only makes a wrong argument.  In arithmetic
     it would let the shell evaluate a value, so this door has a second lock.
@@ -335,17 +337,17 @@ def _require_safe_values(
     problems: list[Problem] = []
     values: dict[int, Value] = {}
     for each in filled:
-        slot, gap = each.slot, each.slot.gap
-        if slot.place.state == "comment" and not gap.raw:
+        bound, slot = each.bound, each.bound.slot
+        if bound.place.state == "comment" and not slot.raw:
             continue
         if isinstance(each.value, Unknown):
             continue  # this does not run, and the value may turn out well
-        trust = gap.option or (gap.index < len(trusted) and trusted[gap.index])
-        values[slot.number] = Value(
-            each.texts, _spreads(slot, each.value), trust, gap.start, gap.end
+        trust = slot.option or (slot.index < len(trusted) and trusted[slot.index])
+        values[bound.number] = Value(
+            each.texts, _spreads(bound, each.value), trust, slot.start, slot.end
         )
         for what, fix, code in _unacceptable(each):
-            problems.append(Problem(what, Span(source, gap.start, gap.end), fix, code=code))
+            problems.append(Problem(what, Span(source, slot.start, slot.end), fix, code=code))
     for option in values_as_options(plan.commands, plan.given, values, variables):
         place = Span(source, option.start, option.end)
         problems.append(Problem(OPTION_LIKE, place, option.fix, code="option-like"))
@@ -355,7 +357,7 @@ def _require_safe_values(
 
 def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
     """What is wrong with a value at this place: what, fix, code."""
-    slot, value, texts = filled.slot, filled.value, filled.texts
+    bound, value, texts = filled.bound, filled.value, filled.texts
     if any("\0" in each for each in texts):
         yield (
             "a value for the shell cannot hold NUL",
@@ -368,16 +370,16 @@ def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
             "correct where it comes from: it was cut in the middle of a character",
             "no-bytes",
         )
-    if slot.gap.raw:
+    if bound.slot.raw:
         return
-    if (slot.place.state == "arithmetic" or slot.place.integer) and not _is_integer(value):
+    if (bound.place.state == "arithmetic" or bound.place.integer) and not _is_integer(value):
         yield (
             "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 "
             "bits",
             "give it an integer; compare text with [ ${a} = ${b} ]",
             "not-an-integer",
         )
-    if slot.place.alone and isinstance(value, list):
+    if bound.place.alone and isinstance(value, list):
         yield (
             "a list cannot stand here: its elements would become words that mean something else",
             "put it into double quotes to pass its text, or use one element",
@@ -428,13 +430,13 @@ _EMITTED: Final[dict[State, str]] = {
 
 
 def _slot_code(filled: _Filled, stem: str) -> str:
-    if filled.slot.gap.raw:
+    if filled.bound.slot.raw:
         return filled.texts[0]
-    return _reference(filled.slot, filled.names, stem)
+    return _reference(filled.bound, filled.names, stem)
 
 
-def _reference(slot: BoundSlot, names: Sequence[str], stem: str) -> str:
-    form = _EMITTED[slot.place.state]
+def _reference(bound: BoundSlot, names: Sequence[str], stem: str) -> str:
+    form = _EMITTED[bound.place.state]
     references = [f"${{{stem}{name}}}" for name in names]
     return " ".join([form.replace("@", reference) for reference in references])
 
@@ -493,9 +495,9 @@ def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Ite
 
 
 def _display_slot(filled: _Filled) -> str:
-    if filled.slot.gap.raw or isinstance(filled.value, Unknown):
+    if filled.bound.slot.raw or isinstance(filled.value, Unknown):
         return text(filled.value)
-    quoted = _QUOTING[filled.slot.place.state]
+    quoted = _QUOTING[filled.bound.place.state]
     return " ".join([quoted(text(item)) for item in filled.items])
 
 

@@ -21,9 +21,9 @@ from plait.core.errors import LimitError
 from plait.core.hints import Final, Literal, TypeVar
 from plait.core.records import dataclass, field
 from plait.template.shell.places import (
-    GAP,
     MAX_DEPTH,
     REFUSALS,
+    SLOT,
     Command,
     CommandWord,
     Dialect,
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 MAX_SHELL_TEXT: Final = 256 * 1024
-"""Characters of one script, a gap counted as one."""
+"""Characters of one script, a slot counted as one."""
 MAX_REMEMBERED: Final = 16 * 1024
 """Characters of a script that is remembered, with `_PIECE` for each piece."""
 _PIECE: Final = 64
@@ -162,7 +162,7 @@ class _Reader(WordReader):
         self.commands(until)
         self.require_closed_documents()
         if self.documents.followed:
-            self.refuse_gaps("heredoc-in-substitution", self.numbers_between(start, self.at))
+            self.refuse_slots("heredoc-in-substitution", self.numbers_between(start, self.at))
         self.outer_here_documents -= len(outer.waiting)
         self.documents = outer
 
@@ -170,10 +170,10 @@ class _Reader(WordReader):
         self.rules.assigns(name, numbers)
 
     def require_no_nul(self) -> None:
-        if self.text.count(GAP) == len(self.found.gaps):
+        if self.text.count(SLOT) == len(self.found.slots):
             return
         known = set(self.found.offsets)
-        for nul in re.finditer(GAP, self.text):
+        for nul in re.finditer(SLOT, self.text):
             if nul.start() not in known:
                 raise self.unreadable("nul-in-script", nul.start())
 
@@ -281,7 +281,7 @@ class _Reader(WordReader):
         """`(( … ))`, behind its opening."""
         self.arithmetic_text(start)
         if self.dialect == "sh":  # some take it for two subshells
-            self.refuse_gaps("arithmetic", self.numbers_between(start, self.at))
+            self.refuse_slots("arithmetic", self.numbers_between(start, self.at))
 
     def simple_command(self) -> None:
         start = self.at
@@ -310,7 +310,7 @@ class _Reader(WordReader):
             else:
                 words.append(word)
         if self.rules.judge(words, valued=bool(self.numbers_between(start, self.at))):
-            self.refuse_gaps("value-in-code-input", inputs)
+            self.refuse_slots("value-in-code-input", inputs)
             self.documents.code = len(self.documents.waiting)
 
     def next_in_command(self) -> str:
@@ -403,7 +403,7 @@ class _Reader(WordReader):
             self.double_parens(start)
             return
         name = self.word()
-        self.refuse_gaps("value-as-name", name.all_numbers)
+        self.refuse_slots("value-as-name", name.all_numbers)
         numbers: list[int] = []
         each: list[CommandWord] = []
         self.skip_lines()
@@ -425,7 +425,7 @@ class _Reader(WordReader):
     def function(self) -> None:
         self.skip_blanks()
         name = self.word()
-        self.refuse_gaps("value-as-name", name.all_numbers)
+        self.refuse_slots("value-as-name", name.all_numbers)
         if self.skip_blanks() == "(":
             self.function_parens([name])
 
@@ -435,7 +435,7 @@ class _Reader(WordReader):
         if self.skip_blanks() != ")" or len(words) != 1:
             raise self.unreadable("unexpected", self.at)
         self.at += 1
-        self.refuse_gaps("value-as-name", words[0].all_numbers)
+        self.refuse_slots("value-as-name", words[0].all_numbers)
 
     def condition(self, opening: Word) -> None:
         """`[[ … ]]`: its operators are not commands, and its words are not split."""
@@ -457,7 +457,7 @@ class _Reader(WordReader):
     # ── redirections and here-documents ─────────────────────────────────────
 
     def redirection(self) -> list[int]:
-        """Read one; returns the gaps that become text of the command's input."""
+        """Read one; returns the slots that become text of the command's input."""
         start = self.at
         found = _REDIRECTION.match(self.text, start, self.end)
         operator = found.group() if found else ""
@@ -468,17 +468,17 @@ class _Reader(WordReader):
         if operator in ("<<", "<<-"):
             self.announce(start, target, strip_tabs=operator == "<<-")
         elif operator in ("<&", ">&"):
-            self.refuse_gaps("descriptor", target.all_numbers)
+            self.refuse_slots("descriptor", target.all_numbers)
         elif operator == "<<<" and self.dialect == "sh":
-            self.refuse_gaps("bash-only", numbers)
+            self.refuse_slots("bash-only", numbers)
         if operator in (">", ">|", "&>") and target.literal is not None:
             self.found.effect("writes", target.literal, target.start)
         check_one_argument(target, self.found)
         return target.all_numbers if operator == "<<<" else []
 
     def announce(self, start: int, delimiter: Word, *, strip_tabs: bool) -> None:
-        if delimiter.gaps or delimiter.nested:
-            self.refuse_gaps("heredoc-delimiter", delimiter.all_numbers)
+        if delimiter.slots or delimiter.nested:
+            self.refuse_slots("heredoc-delimiter", delimiter.all_numbers)
             raise UnreadableError
         if delimiter.literal is None:
             raise self.unreadable("heredoc-unclear", start)
@@ -491,9 +491,9 @@ class _Reader(WordReader):
         stop = self.here_document_end(document)
         after = self.at
         if code:
-            self.refuse_gaps("value-in-code-input", self.numbers_between(body, stop))
+            self.refuse_slots("value-in-code-input", self.numbers_between(body, stop))
         if document.quoted:
-            self.refuse_gaps("quoted-heredoc", self.numbers_between(body, stop))
+            self.refuse_slots("quoted-heredoc", self.numbers_between(body, stop))
         else:
             self.at = body
             outer_end, self.end = self.end, stop
@@ -526,6 +526,6 @@ class _Reader(WordReader):
                 case "\\":
                     self.escape(word, "$`\\\n")
                 case "\0":
-                    self.gap(word, "heredoc")
+                    self.take_slot(word, "heredoc")
                 case _:
                     self.backticks(word)

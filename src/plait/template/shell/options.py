@@ -26,7 +26,7 @@ Variables: TypeAlias = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What stands in a gap of a script."""
+    """What stands in a slot of a script."""
 
     texts: Sequence[str]
     spreads: bool
@@ -150,7 +150,7 @@ class _Reading:
             case str():
                 return [_Bit(part)]
             case int():
-                return [self.of_gap(part)]
+                return [self.slot_bit(part)]
         place = (part.start, part.end)
         return [_Bit(bit.text, bit.value and place) for bit in self.variable_bits(part.name or "")]
 
@@ -174,7 +174,7 @@ class _Reading:
         text = self.variables(name)
         return [_Bit(text, _SOMEWHERE if text is not None else None)]
 
-    def of_gap(self, number: int) -> _Bit:
+    def slot_bit(self, number: int) -> _Bit:
         value = self.values.get(number)
         if value is None:  # a value that only a run knows
             return _Bit(None)

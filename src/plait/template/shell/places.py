@@ -52,7 +52,7 @@ Piece: TypeAlias = str | ValueSlot
 
 @dataclass(frozen=True, slots=True)
 class SlotContext:
-    """What the shell is reading when it comes to a gap."""
+    """What the shell is reading when it comes to a slot."""
 
     state: State
     spread: bool = False
@@ -76,7 +76,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class CommandWord:
-    """A word of a command: text of the author, numbers of gaps, variables."""
+    """A word of a command: text of the author, numbers of slots, variables."""
 
     parts: tuple[str | int | Variable, ...]
     may_vanish: bool = False
@@ -102,7 +102,7 @@ Effect: TypeAlias = Literal["writes", "commits"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptAnalysis:
-    """One place per gap, in their order; or refusals."""
+    """One place per slot, in their order; or refusals."""
 
     places: tuple[SlotContext, ...]
     refusals: tuple[Refusal, ...]
@@ -271,8 +271,8 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
     "nul-in-script": ("the script contains a NUL character", "take it out; no shell reads it"),
 }
 
-GAP: Final = "\0"
-"""What a gap is in the joined text."""
+SLOT: Final = "\0"
+"""What a slot is in the joined text."""
 
 
 class UnreadableError(Exception):
@@ -283,10 +283,10 @@ class LexerFindings:
     """What was found so far in the joined text of the pieces."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.text = "".join([GAP if isinstance(piece, ValueSlot) else piece for piece in pieces])
-        self.gaps = [piece for piece in pieces if isinstance(piece, ValueSlot)]
-        self.offsets = list(_gap_offsets(pieces))
-        self.places = [SlotContext("bare")] * len(self.gaps)
+        self.text = "".join([SLOT if isinstance(piece, ValueSlot) else piece for piece in pieces])
+        self.slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
+        self.offsets = list(_slot_offsets(pieces))
+        self.places = [SlotContext("bare")] * len(self.slots)
         self.assigned: set[str] = set()
         self.own: set[str] = set()
         self.handed: list[tuple[str, int]] = []
@@ -298,8 +298,8 @@ class LexerFindings:
         self._refusals: dict[tuple[str, int, int], Refusal] = {}
 
     def answer(self) -> ScriptAnalysis:
-        # Without a bound gap there is nothing to protect: the script is the author's alone.
-        refusals = self._refusals.values() if any(not gap.raw for gap in self.gaps) else ()
+        # Without a bound slot there is nothing to protect: the script is the author's alone.
+        refusals = self._refusals.values() if any(not slot.raw for slot in self.slots) else ()
         given = tuple((name, words) for name, words in self._given.items() if words)
         return ScriptAnalysis(
             tuple(self.places),
@@ -321,11 +321,11 @@ class LexerFindings:
         # esac`.
         self._given[name] = None if words is None or name in self._given else tuple(words)
 
-    def refuse_gaps(self, code: str, numbers: Iterable[int]) -> None:
+    def refuse_slots(self, code: str, numbers: Iterable[int]) -> None:
         for number in numbers:
-            gap = self.gaps[number]
-            if not gap.raw:
-                self._refuse(code, gap.start, gap.end)
+            slot = self.slots[number]
+            if not slot.raw:
+                self._refuse(code, slot.start, slot.end)
 
     def refuse_at(self, code: str, offset: int) -> None:
         start = self.source_offset(offset)
@@ -336,7 +336,7 @@ class LexerFindings:
         return UnreadableError()
 
     def number_at(self, offset: int) -> int:
-        """Which gap stands here, or is the next."""
+        """Which slot stands here, or is the next."""
         return bisect_left(self.offsets, offset)
 
     def numbers_between(self, start: int, end: int) -> range:
@@ -352,13 +352,13 @@ class LexerFindings:
         """
         number = self.number_at(offset)
         if number < len(self.offsets) and self.offsets[number] == offset:
-            return self.gaps[number].start
+            return self.slots[number].start
         if number == 0:
             return offset
-        return self.gaps[number - 1].end + offset - self.offsets[number - 1] - 1
+        return self.slots[number - 1].end + offset - self.offsets[number - 1] - 1
 
 
-def _gap_offsets(pieces: Sequence[Piece]) -> Iterator[int]:
+def _slot_offsets(pieces: Sequence[Piece]) -> Iterator[int]:
     at = 0
     for piece in pieces:
         if isinstance(piece, ValueSlot):

@@ -19,8 +19,8 @@ from plait.core.hints import Final, Literal
 from plait.core.records import dataclass
 from plait.template.options import PREFIXES, SSH_VALUED, Prefix, find_program, takes_next, word_set
 from plait.template.shell.places import (
-    GAP,
     MAX_DEPTH,
+    SLOT,
     Command,
     CommandWord,
     Dialect,
@@ -158,7 +158,7 @@ class Rules:
     def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         self.found = found
         self.dialect = dialect
-        self.refuse = found.refuse_gaps
+        self.refuse = found.refuse_slots
         self.arrays = set(_ARRAYS_OF_BASH)
         self.unknown_array = False
         """Some variable becomes an array, and it is unknown which."""
@@ -228,7 +228,7 @@ class Rules:
         found = ASSIGNMENT.match(word.naked)
         if found is None:
             return False
-        self.refuse("subscript", [number for at, number in word.gaps if at < found.end()])
+        self.refuse("subscript", [number for at, number in word.slots if at < found.end()])
         if self.dialect == "sh" and found.group() != f"{found.group(1)}=":
             self.refuse("bash-only", word.all_numbers)  # elsewhere it is the name of a program
         plain = found.group() == f"{found.group(1)}="
@@ -256,7 +256,7 @@ class Rules:
         refusal = "value-as-program"
         while at < len(words):
             word = words[at]
-            if word.gaps or word.nested:
+            if word.slots or word.nested:
                 self.refuse(refusal, word.all_numbers)
                 return None
             prefix = PREFIXES.get(word.base or "")
@@ -448,7 +448,7 @@ class Rules:
     def number(self, word: Word) -> None:
         """A word that bash evaluates: only an integer may be all of it."""
         places = self.found.places
-        if word.text == GAP and places[word.numbers[0]].state in ("bare", "single", "double"):
+        if word.text == SLOT and places[word.numbers[0]].state in ("bare", "single", "double"):
             places[word.numbers[0]] = SlotContext(places[word.numbers[0]].state, integer=True)
         else:
             self.refuse("arithmetic", word.all_numbers)
@@ -462,13 +462,13 @@ class Rules:
     def alone(self, word: Word) -> None:
         """An argument in which a list may not become several words."""
         places = self.found.places
-        if word.naked == GAP and places[word.numbers[0]].state == "bare":
+        if word.naked == SLOT and places[word.numbers[0]].state == "bare":
             places[word.numbers[0]] = SlotContext("bare", alone=True)
 
 
 def _command(words: list[Word], found: LexerFindings) -> list[Command]:
     """What a program is given, if it can depend on a value."""
-    if any(word.gaps or word.variables for word in words):
+    if any(word.slots or word.variables for word in words):
         return [tuple(word.for_command(found) for word in words)]
     return []
 

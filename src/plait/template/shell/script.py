@@ -191,11 +191,11 @@ class _Read:
 
     def _with_expansions(self, starts: frozenset[int]) -> Parts:
         parts = self._leaf.program.parts
-        gaps = [
+        slots = [
             part.text if isinstance(part, Text) else ValueSlot(index, part.start, part.end)
             for index, part in enumerate(parts)
         ]
-        places = iter(analyse(gaps, self._dialect).places)
+        places = iter(analyse(slots, self._dialect).places)
         kept: list[Part] = []
         for part in parts:
             state = "" if isinstance(part, Text) else next(places).state

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.template.shell.places import (
-    GAP,
     MAX_DEPTH,
+    SLOT,
     CommandWord,
     Dialect,
     LexerFindings,
@@ -49,7 +49,7 @@ _QUOTED: Final = '"'
 class Word:
     """A word as it is read: its text without quotes, and which of it was quoted.
 
-    `text` and `naked` run in parallel.  A gap is NUL in both; an expansion is
+    `text` and `naked` run in parallel.  A slot is NUL in both; an expansion is
     `$` in both; a quoted character is `"` in `naked`, where no other can be.
     They are complete when the word was `settle`d.
     """
@@ -59,13 +59,13 @@ class Word:
         "_more_text",
         "_only_names",
         "array",
-        "gaps",
         "naked",
         "nested",
         "process",
         "quoted",
         "raw",
         "size",
+        "slots",
         "splat",
         "start",
         "text",
@@ -79,10 +79,10 @@ class Word:
         self._more_text: list[str] = []
         self._more_naked: list[str] = []
         self._only_names = True
-        self.gaps: list[tuple[int, int]] = []
-        """Position in `text`, number of the gap."""
+        self.slots: list[tuple[int, int]] = []
+        """Position in `text`, number of the slot."""
         self.nested: list[int] = []
-        """Gaps in commands inside of this word."""
+        """Slots in commands inside of this word."""
         self.quoted = False
         self.raw = False
         """It holds a value that the author wants to become code."""
@@ -107,9 +107,9 @@ class Word:
         self._more_naked.append(_QUOTED * len(text))
         self.size += len(text)
 
-    def add_gap(self, number: int) -> None:
-        self.gaps.append((self.size, number))
-        self.add(GAP)
+    def add_slot(self, number: int) -> None:
+        self.slots.append((self.size, number))
+        self.add(SLOT)
 
     def add_variable(self, name: str, start: int, end: int, *, bare: bool) -> None:
         self.variables[self.size] = (name, start, end, bare)
@@ -142,7 +142,7 @@ class Word:
     def literal(self) -> str | None:
         """The text, if the author's text alone decides it."""
         naked = self.naked
-        return None if GAP in naked or EXPANSION in naked else self.text
+        return None if SLOT in naked or EXPANSION in naked else self.text
 
     @property
     def base(self) -> str | None:
@@ -152,7 +152,7 @@ class Word:
 
     @property
     def numbers(self) -> list[int]:
-        return [number for _, number in self.gaps]
+        return [number for _, number in self.slots]
 
     @property
     def all_numbers(self) -> list[int]:
@@ -166,10 +166,10 @@ class Word:
         return self.splat or not self.quoted
 
     def leading(self, start: int = 0) -> list[int]:
-        """Gaps with nothing of the author's text before them, from `start` on."""
+        """Slots with nothing of the author's text before them, from `start` on."""
         naked = self.naked[start:]
-        run = start + len(naked) - len(naked.lstrip(GAP + EXPANSION))
-        return [number for at, number in self.gaps if start <= at < run]
+        run = start + len(naked) - len(naked.lstrip(SLOT + EXPANSION))
+        return [number for at, number in self.slots if start <= at < run]
 
     def for_command(self, found: LexerFindings) -> CommandWord:
         return CommandWord(tuple(self._parts(found)), self.may_vanish)
@@ -181,12 +181,12 @@ class Word:
     def _parts(
         self, found: LexerFindings, begin: int = 0, *, splits: bool = True
     ) -> list[str | int | Variable]:
-        gaps = dict(self.gaps)
+        slots = dict(self.slots)
         parts: list[str | int | Variable] = []
         for at in range(begin, len(self.text)):
             char, mark = self.text[at], self.naked[at]
-            if mark == GAP:
-                parts.append(gaps[at])
+            if mark == SLOT:
+                parts.append(slots[at])
             elif mark == EXPANSION:
                 name, start, end, bare = self.variables.get(
                     at, (None, self.start, self.start, False)
@@ -211,12 +211,12 @@ class Word:
 
 
 def check_one_argument(word: Word, found: LexerFindings) -> None:
-    if word.gaps and word.has_braces():
-        found.refuse_gaps("brace-expansion", word.numbers)
+    if word.slots and word.has_braces():
+        found.refuse_slots("brace-expansion", word.numbers)
 
 
 def may_spread(word: Word, found: LexerFindings) -> None:
-    if word.gaps and word.naked == GAP and found.places[word.numbers[0]].state == "bare":
+    if word.slots and word.naked == SLOT and found.places[word.numbers[0]].state == "bare":
         found.places[word.numbers[0]] = SlotContext("bare", spread=True)
 
 
@@ -231,7 +231,7 @@ class WordReader(ABC):
         self.end = len(found.text)
         self.depth = 0
         self.arithmetic = 0
-        self.refuse_gaps = found.refuse_gaps
+        self.refuse_slots = found.refuse_slots
         self.unreadable = found.unreadable
         self.numbers_between = found.numbers_between
 
@@ -243,7 +243,7 @@ class WordReader(ABC):
 
     @abstractmethod
     def assigns(self, name: str, numbers: Iterable[int]) -> None:
-        """A variable is given a value with these gaps."""
+        """A variable is given a value with these slots."""
 
     @abstractmethod
     def skip_lines(self) -> str:
@@ -270,30 +270,30 @@ class WordReader(ABC):
             self.at = found.end()
         return self.text[self.at] if self.at < self.end else ""
 
-    def gap(self, word: Word, state: State) -> None:
-        """Take the gap at hand."""
+    def take_slot(self, word: Word, state: State) -> None:
+        """Take the slot at hand."""
         number = self.found.number_at(self.at)
         self.at += 1
         self.found.places[number] = SlotContext(state)
-        if self.found.gaps[number].raw:
+        if self.found.slots[number].raw:
             word.raw = True
             word.add(EXPANSION)
             return
-        word.add_gap(number)
+        word.add_slot(number)
         if self.arithmetic and state != "arithmetic":
-            self.refuse_gaps("arithmetic-nested", [number])
+            self.refuse_slots("arithmetic-nested", [number])
 
     def escape(self, word: Word, special: str | None = None) -> None:
         """A backslash and what follows; with `special`, it means itself before other characters."""
         following = self.peek(1)
-        if following == GAP:
-            self.refuse_gaps(
+        if following == SLOT:
+            self.refuse_slots(
                 "backslash-before-placeholder", self.numbers_between(self.at + 1, self.at + 2)
             )
         word.quoted = True
         if following == "\n":
             self.at += 2
-        elif following in ("", GAP) or (special is not None and following not in special):
+        elif following in ("", SLOT) or (special is not None and following not in special):
             word.add_quoted("\\")
             self.at += 1
         else:
@@ -341,7 +341,7 @@ class WordReader(ABC):
             case "'":
                 self.single_quotes(word)
             case "\0":
-                self.gap(word, "bare")
+                self.take_slot(word, "bare")
             case "\\":
                 self.escape(word)
             case "`":
@@ -372,7 +372,7 @@ class WordReader(ABC):
         while (char := self.behind_plain(word, _PLAIN_IN_SINGLE)) != "'":
             if char == "":
                 raise self.unreadable("unbalanced", start)
-            self.gap(word, "single")
+            self.take_slot(word, "single")
         self.at += 1
 
     def double_quotes(self, word: Word) -> None:
@@ -388,13 +388,13 @@ class WordReader(ABC):
                 case "\\":
                     self.escape(word, '$`"\\\n')
                 case "\0":
-                    self.gap(word, "double")
+                    self.take_slot(word, "double")
                 case _:
                     self.backticks(word)
         self.at += 1
 
     def dollar_single_quotes(self, word: Word, start: int) -> None:
-        """`$'…'`; a shell without it reads `$` and `'…'`, so sh may have neither gap nor backslash
+        """`$'…'`; a shell without it reads `$` and `'…'`, so sh may have neither slot nor backslash
         in it.
         """
         word.quoted = True
@@ -402,10 +402,10 @@ class WordReader(ABC):
         while (char := self.behind_plain(word, _PLAIN_IN_DOLLAR_SINGLE)) != "'":
             if char == "":
                 raise self.unreadable("unbalanced", start)
-            if char == GAP:
+            if char == SLOT:
                 if self.dialect == "sh":
-                    self.refuse_gaps("bash-only", self.numbers_between(self.at, self.at + 1))
-                self.gap(word, "dollar-single")
+                    self.refuse_slots("bash-only", self.numbers_between(self.at, self.at + 1))
+                self.take_slot(word, "dollar-single")
                 continue
             if self.dialect == "sh":
                 raise self.unreadable("bash-only", start)
@@ -416,7 +416,7 @@ class WordReader(ABC):
         # `\c` takes one more character along, which may be the closing quote.
         length = 3 if self.peek(1) == "c" else 2
         taken = self.numbers_between(self.at, self.at + length)
-        self.refuse_gaps("backslash-before-placeholder", taken)
+        self.refuse_slots("backslash-before-placeholder", taken)
         word.add_quoted("\\")
         self.at = self.found.offsets[taken[0]] if taken else min(self.at + length, self.end)
 
@@ -436,7 +436,7 @@ class WordReader(ABC):
                 self.word_part(word, subscript=False)
             if depth == 0:
                 break
-        self.refuse_gaps("subscript", self.numbers_between(start, self.at))
+        self.refuse_slots("subscript", self.numbers_between(start, self.at))
 
     def read_extended_glob(self, word: Word) -> None:
         start = self.at
@@ -451,7 +451,7 @@ class WordReader(ABC):
                 self.word_part(word, subscript=False)
         self.depth -= 1
         self.at += 1
-        self.refuse_gaps("extended-glob", self.numbers_between(start, self.at))
+        self.refuse_slots("extended-glob", self.numbers_between(start, self.at))
 
     def array(self, word: Word) -> None:
         """`name=( … )`."""
@@ -469,7 +469,7 @@ class WordReader(ABC):
         word.array = True
         word.nested.extend(numbers)
         if self.dialect == "sh":
-            self.refuse_gaps("bash-only", numbers)
+            self.refuse_slots("bash-only", numbers)
 
     def array_element(self) -> None:
         element = self.word()
@@ -479,10 +479,10 @@ class WordReader(ABC):
             # From `[` to `]=`, or all of it: a blank inside would end our word, not bash's
             # subscript.
             closed = element.naked.find("]=")
-            self.refuse_gaps(
-                "subscript", [n for at, n in element.gaps if closed < 0 or at < closed]
+            self.refuse_slots(
+                "subscript", [n for at, n in element.slots if closed < 0 or at < closed]
             )
-            self.refuse_gaps("subscript", element.nested)
+            self.refuse_slots("subscript", element.nested)
             if closed < 0:
                 raise self.unreadable("subscript", element.start)
 
@@ -523,8 +523,8 @@ class WordReader(ABC):
                 self.at += 1
                 word.add(EXPANSION)
             case following:  # a dollar sign that means itself
-                if following == GAP:
-                    self.refuse_gaps(
+                if following == SLOT:
+                    self.refuse_slots(
                         "dollar-before-placeholder", self.numbers_between(self.at, self.at + 1)
                     )
                 word.add_quoted("$")
@@ -541,9 +541,9 @@ class WordReader(ABC):
     def add_expansion(self, word: Word, start: int) -> None:
         numbers = self.numbers_between(start, self.at)
         word.add(EXPANSION)
-        word.nested.extend(number for number in numbers if not self.found.gaps[number].raw)
+        word.nested.extend(number for number in numbers if not self.found.slots[number].raw)
         if self.arithmetic:
-            self.refuse_gaps("arithmetic-nested", numbers)
+            self.refuse_slots("arithmetic-nested", numbers)
 
     def backticks(self, word: Word) -> None:
         start = self.at
@@ -554,7 +554,7 @@ class WordReader(ABC):
         inside = self.text[start + 1 : stop]
         if "\\" in inside or "<<" in inside:
             # The shell would strip backslashes first; what it reads then is not what stands here.
-            self.refuse_gaps("backtick-escapes", self.numbers_between(start, stop))
+            self.refuse_slots("backtick-escapes", self.numbers_between(start, stop))
         else:
             self.at = start + 1
             outer_end, self.end = self.end, stop
@@ -575,7 +575,7 @@ class WordReader(ABC):
                 case "":
                     raise self.unreadable("unbalanced", start)
                 case "\0":
-                    self.gap(inner, "arithmetic")
+                    self.take_slot(inner, "arithmetic")
                 case "(":
                     depth += 1
                     self.at += 1
@@ -621,7 +621,7 @@ class WordReader(ABC):
         if operator == "evaluated":
             first = self.at
             self.operand(Word(start), start, around, operator)
-            self.refuse_gaps("parameter-operand", self.numbers_between(first, self.at))
+            self.refuse_slots("parameter-operand", self.numbers_between(first, self.at))
         elif operator:
             self.operand(word, start, around, operator)
             self.judge_default(name, start, around, operator)
@@ -637,7 +637,7 @@ class WordReader(ABC):
             word.variables[position] = (name, start, self.at, bare)
 
     def parameter_name(self) -> str:
-        """The name, behind `#` or `!` if they are there; a gap may not be the name."""
+        """The name, behind `#` or `!` if they are there; a slot may not be the name."""
         if self.peek() in ("#", "!") and self.peek(1) not in (
             "}",
             ":",
@@ -653,8 +653,8 @@ class WordReader(ABC):
             self.at = name.end()
             return name.group()
         char = self.peek()
-        if char == GAP:
-            self.refuse_gaps("value-as-name", self.numbers_between(self.at, self.at + 1))
+        if char == SLOT:
+            self.refuse_slots("value-as-name", self.numbers_between(self.at, self.at + 1))
         if char.isdigit():
             while self.peek().isdigit():
                 self.at += 1
@@ -677,7 +677,7 @@ class WordReader(ABC):
                 self.word_part(word, subscript=False)
             if depth == 0:
                 break
-        self.refuse_gaps("subscript", self.numbers_between(first, self.at))
+        self.refuse_slots("subscript", self.numbers_between(first, self.at))
 
     def parameter_operator(self) -> Operator:
         """Step over the operator; empty at the closing brace."""
@@ -705,7 +705,7 @@ class WordReader(ABC):
                 case "":
                     raise self.unreadable("unbalanced", start)
                 case "\0":
-                    self.gap(word, _operand_state(around, operator))
+                    self.take_slot(word, _operand_state(around, operator))
                 case "\\":
                     self.escape(word, None if around == "bare" else '$`"\\}\n')
                 case "$":
@@ -728,7 +728,7 @@ class WordReader(ABC):
         self.double_quotes(word)
         if "}" in self.text[first : self.at]:
             raise self.unreadable("nested-quotes", start)
-        self.refuse_gaps("nested-quotes", self.numbers_between(first, self.at))
+        self.refuse_slots("nested-quotes", self.numbers_between(first, self.at))
 
     def judge_default(self, name: str, start: int, around: Around, operator: Operator) -> None:
         if operator != "assign":
@@ -736,7 +736,7 @@ class WordReader(ABC):
         numbers = self.numbers_between(start, self.at)
         self.assigns(name, numbers)
         if around == "bare":
-            self.refuse_gaps("assigning-default", numbers)
+            self.refuse_slots("assigning-default", numbers)
 
 
 def _operand_state(around: Around, operator: Operator) -> State:
