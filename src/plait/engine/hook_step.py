@@ -44,7 +44,7 @@ from plait.scope import Scope
 if TYPE_CHECKING:
     from plait.template.template import Template
 
-REFUSED_BY_HOOK: Final = "verdict"
+HOOK_DECISION: Final = "hook_decision"
 """The failure kind of a hook step that decides fail or abort."""
 
 MakeCall: TypeAlias = "Callable[[StepContext, str, Template | None, Scope], Action]"
@@ -133,7 +133,7 @@ class FlowHooks:
             return self._handle_broken_hook(name, hook, hook_ctx, one.problem)
         match _perform_hook(step, hook_ctx, self._active):
             case Succeeded(dict() as value) | Failed(
-                Failure(kind="verdict", output=dict() as value)
+                Failure(kind="hook_decision", output=dict() as value)
             ):
                 return _make_decision(hook, value, hook_ctx.path)
             case Failed(failure):
@@ -221,7 +221,7 @@ def _perform_hook(step: HookStep, ctx: StepContext, active: set[str]) -> Outcome
 
 def is_refusal(end: StepRecord) -> bool:
     """Did the hook decide fail or abort?"""
-    return isinstance(end.outcome, Failed) and end.outcome.failure.kind == REFUSED_BY_HOOK
+    return isinstance(end.outcome, Failed) and end.outcome.failure.kind == HOOK_DECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class HookStep(Composite):
             # A failure is not replayed: a resumed run asks again.
             decision = _make_decision(self.hook, value, ctx.path)
             assert decision is not None
-            raise StepError(Failure(decision.message, REFUSED_BY_HOOK, output=value))
+            raise StepError(Failure(decision.message, HOOK_DECISION, output=value))
         return value
 
     def _replay_context(self, ctx: StepContext) -> StepContext:

@@ -83,6 +83,7 @@ FAILURE_KINDS: Final = (
     FailureKind("rate_limit",    transient=True),
     FailureKind("incomplete",    answers=True, by_plait=True),
     FailureKind("refused",       by_plait=True),
+    FailureKind("bad_answer",    by_plait=True),
     FailureKind("failed",        answers=True),
     FailureKind("limit",         False),
     FailureKind("too_many",      False,     by_plait=True),
@@ -91,6 +92,12 @@ FAILURE_KINDS: Final = (
     FailureKind("capture",       False,     by_plait=True),
     FailureKind("trust",         False),
     FailureKind("empty",         False,     by_plait=True),
+    FailureKind("length",        False,     by_plait=True),
+    FailureKind("tools",         False,     by_plait=True),
+    FailureKind("conflict",      False,     by_plait=True),
+    FailureKind("worker",        False,     by_plait=True),
+    FailureKind("skipped",       False),
+    FailureKind("hook_decision", False),
 )  # fmt: skip
 
 
