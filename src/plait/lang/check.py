@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from plait import schema as format
+from plait import schema
 from plait.agents.providers.file_check import file_problems
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, Problem, with_article
@@ -116,7 +116,7 @@ def _of_kind(
     language = LANGUAGES[kind]
     if detect_profile(document) == language.profile:
         return language.check(source, names=names, project=project)
-    found = [from_format(problem) for problem in format.validate(document, language.form)]
+    found = [from_format(problem) for problem in schema.validate(document, language.form)]
     what = f"this file does not look like {with_article(kind)}"
     problem = Problem(what, source.path, f"write {language.marks}", code="no-flow")
     return found or [Finding(problem)]
@@ -159,7 +159,7 @@ def _of_file(
         if _is_recording(document):
             return []  # recorded turns: any data is fine
         language = likely_language(document) if meant else None
-        if language is not None and (wrong := format.validate(document, language.form)):
+        if language is not None and (wrong := schema.validate(document, language.form)):
             return [from_format(problem) for problem in wrong]
         if meant and language is None:
             return [Finding(Problem("this file is not a flow", path, KIND_HELP, code="no-flow"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.errors import shorten
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
@@ -45,7 +45,7 @@ def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
 def step_title(fields: Fields, kind: str) -> str:
     """The first line of its action, cut."""
     node = next(
-        (node for name in format.ACTION_FIELDS if (node := fields.get(name)) is not None), None
+        (node for name in schema.ACTION_FIELDS if (node := fields.get(name)) is not None), None
     )
     written = (
         next((leaf.source.text for leaf in to_template(node).leaves()), "")
@@ -70,7 +70,7 @@ def handler_commands(fields: Fields) -> Many[nodes.Node]:
     """The steps of a handler or check: a list, or one step for each command in its map."""
     if fields.has("steps"):
         return fields.items("steps")
-    table = format.fields_by_spelling("step")
+    table = schema.fields_by_spelling("step")
     beside = [
         entry
         for entry in fields.node.entries
@@ -94,8 +94,8 @@ _OF_ONE_COMMAND: Final = frozenset({
 
 
 def _command(fields: Fields, key: nodes.Scalar) -> str | None:
-    field = format.fields_by_spelling(fields.form).get(str(key.value))
-    return field.name if field is not None and field.name in format.ACTION_FIELDS else None
+    field = schema.fields_by_spelling(fields.form).get(str(key.value))
+    return field.name if field is not None and field.name in schema.ACTION_FIELDS else None
 
 
 def required_template(fields: Fields, name: str) -> Template:

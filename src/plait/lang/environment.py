@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Set
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.documents.files import read_text
 from plait.core.errors import (
@@ -101,7 +101,7 @@ class Caller:
 
 
 def load_environment(
-    flow: format.Fields,
+    flow: schema.Fields,
     parameters: Mapping[str, Json],
     *,
     profile: str | None,
@@ -116,14 +116,14 @@ def load_environment(
     return found
 
 
-def find_secret_texts(flow: format.Fields, environ: Mapping[str, str]) -> frozenset[str]:
+def find_secret_texts(flow: schema.Fields, environ: Mapping[str, str]) -> frozenset[str]:
     """The texts of the secrets of a head that can be read; problems are reported elsewhere."""
     return Head(flow, environ).texts_to_mask()
 
 
 class Head:
     def __init__(
-        self, flow: format.Fields, environ: Mapping[str, str], caller: Caller | None = None
+        self, flow: schema.Fields, environ: Mapping[str, str], caller: Caller | None = None
     ) -> None:
         self.flow = flow
         self.caller = caller
@@ -213,7 +213,7 @@ class Head:
         names = dict(known)
         for name, node in entries:
             try:
-                template = format.to_template(node)
+                template = schema.to_template(node)
                 value = template.render_checked(self._lookup(names), strict=True, sealing=True)
                 self.budget.spend(value, node.span)
                 found[name] = names[name] = value
@@ -267,7 +267,7 @@ class Head:
             )
             return []
         return [
-            (str(key.value), format.keep_number_text(value))
+            (str(key.value), schema.keep_number_text(value))
             for key, value in node.entries
             if key.value != "description"
         ]
@@ -345,7 +345,7 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
     if isinstance(node, nodes.Scalar):
         return "env", str(node.value), node.span
     assert isinstance(node, nodes.Mapping)
-    fields = format.Fields("secret", node, Scope())
+    fields = schema.Fields("secret", node, Scope())
     for kind in ("env", "file"):
         if (key := fields.text(kind)) is not None:
             return kind, key, fields.span(kind)

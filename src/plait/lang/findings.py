@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from plait import schema as format
+from plait import schema
 from plait.core.errors import InputError, Problem
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass
@@ -108,7 +108,7 @@ def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 def from_format(problem: Problem) -> Finding:
     """A problem that the schema found: an error, or a warning that a run can ignore."""
-    return Finding(problem, "warning" if problem.code in format.WARNED else "error")
+    return Finding(problem, "warning" if problem.code in schema.WARNED else "error")
 
 
 def require_no_errors(findings: Sequence[Finding]) -> Sequence[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from plait import schema as format
+from plait import schema
 from plait.core import documents
 from plait.core.digests import sha256_hex
 from plait.core.documents import Mapping, Node, Scalar, Sequence
@@ -50,7 +50,7 @@ _PREFIX: Final = "tool:"
 
 def check_hooks_file(document: Node, *, space: str = "user") -> list[Finding]:
     """All findings of a hook file."""
-    found = [Finding(problem) for problem in format.validate(document, HOOKS_FILE)]
+    found = [Finding(problem) for problem in schema.validate(document, HOOKS_FILE)]
     return [*found, *hook_findings(_hooks_in(document), space=space)]
 
 
@@ -227,7 +227,7 @@ def load_hooks(text: str, name: str, *, space: str) -> tuple[Hook, ...]:
 
 def load_hook_list(node: Node | None, *, space: str = "flow") -> tuple[Hook, ...]:
     """The hooks of a list; InputError with everything that is wrong with it."""
-    problems = [] if node is None else format.validate(node, HOOKS, called="'hooks'")
+    problems = [] if node is None else schema.validate(node, HOOKS, called="'hooks'")
     problems += [one.problem for one in hook_findings(node, space=space) if one.severity == "error"]
     if problems:
         raise InputError.together(problems)
@@ -263,7 +263,7 @@ def _hook(fields: Fields, space: str) -> Hook:
         timeout=fields.seconds("timeout"),
         description=fields.text("description") or "",
         fingerprint=sha256_hex(
-            json_text(fingerprint_data(fields.node, format.Record("hook"))).encode()
+            json_text(fingerprint_data(fields.node, schema.Record("hook"))).encode()
         )[:16],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem
 from plait.core.values import NOT_KNOWN, Json
@@ -23,7 +23,7 @@ def known_of_head(
     `others` are names of values from elsewhere: parameters, secrets, names of a caller.  A value
     that differs between profiles is unknown.
     """
-    flow = format.Fields("flow", document, Scope())
+    flow = schema.Fields("flow", document, Scope())
     found: dict[str, Json] | None = None
     problems: list[Problem] = []
     for profile in (

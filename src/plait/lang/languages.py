@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING
@@ -59,9 +59,9 @@ class Language:
     """What a file of it needs, for messages."""
 
     @property
-    def form(self) -> format.Kind:
+    def form(self) -> schema.Kind:
         """The schema of a whole file."""
-        return format.FILES[self.kind]
+        return schema.FILES[self.kind]
 
     def read(self, source: FlowText, project: str | None = None) -> FlowFile:
         """What the file declares; InputError with every problem that `check` calls an error."""
@@ -169,5 +169,5 @@ def likely_language(document: nodes.Node) -> Language | None:
 
 def _fit(keys: list[str], table: str) -> int:
     """Two points for a field, one for a misspelt one."""
-    fields = format.fields_by_spelling(table)
+    fields = schema.fields_by_spelling(table)
     return sum(2 if key in fields else 1 if closest_name(key, fields) else 0 for key in keys)

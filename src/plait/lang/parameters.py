@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
@@ -95,7 +95,7 @@ def _read(node: nodes.Node | None) -> Iterator[Parameter]:
         case nodes.Sequence(items):
             yield from (_parse_list_item(item) for item in items)
         case nodes.Mapping() if isinstance(
-            format.select_kind(format.PARAMETERS, node), format.Record
+            schema.select_kind(schema.PARAMETERS, node), schema.Record
         ):
             for group, required in (("required", True), ("optional", False)):
                 for item in (
@@ -128,7 +128,7 @@ def _parse_parameter(
     if not isinstance(value, nodes.Mapping):
         type_name = value.data()
         return Parameter(name, span, str(type_name) if type_name else "any")
-    fields = format.Fields(form, value, Scope())
+    fields = schema.Fields(form, value, Scope())
     default, choices = fields.get("default"), fields.get("choices")
     needed = fields.optional_flag("required")
     if needed is None:
@@ -176,16 +176,16 @@ def parameters_schema(parameters: Mapping[str, Parameter]) -> dict[str, Json] | 
 
 
 def _property(parameter: Parameter) -> dict[str, Json]:
-    schema: dict[str, Json] = {} if parameter.type == "any" else {"type": parameter.type}
+    described: dict[str, Json] = {} if parameter.type == "any" else {"type": parameter.type}
     if parameter.description:
-        schema["description"] = parameter.description
+        described["description"] = parameter.description
     if parameter.choices:
-        schema["enum"] = list(parameter.choices)
+        described["enum"] = list(parameter.choices)
     if parameter.pattern is not None:
-        schema["pattern"] = f"^(?:{parameter.pattern})$"
+        described["pattern"] = f"^(?:{parameter.pattern})$"
     if parameter.default is not UNDEFINED:
-        schema["default"] = parameter.default
-    return schema
+        described["default"] = parameter.default
+    return described
 
 
 # ── inputs ────────────────────────────────────────────────────────

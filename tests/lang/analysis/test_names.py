@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import parse
 from plait.lang.analysis.names import (
     COMMAND_KEYS,
@@ -71,7 +71,7 @@ def test_each_phase_has_its_names(phase: str, names: str) -> None:
 
 def test_the_tables_refer_only_to_what_exists() -> None:
     assert {phase for name in NAMES for phase in name.phases} <= PHASES.keys()
-    shapes = {"workflow" if form.name == "flow" else form.name for form in format.all_forms()} | {
+    shapes = {"workflow" if form.name == "flow" else form.name for form in schema.all_forms()} | {
         "config"
     }
     reads = [read for name in shapes for read in template_fields(name).values()]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agents.scripted import Scripted, ToolServices, says, wants
 from lang.loading import load_file
-from plait import schema as format
+from plait import schema
 from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.limits import Limits
@@ -465,4 +465,4 @@ def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
 def test_the_page_has_the_tables_of_the_format() -> None:
     page = Path(__file__).parents[3] / "docs" / "directives.md"
     _, _, tables = page.read_text("utf-8").partition("## All maps and their fields\n\n")
-    assert tables.rstrip() == render_reference(format.DIRECTIVE)
+    assert tables.rstrip() == render_reference(schema.DIRECTIVE)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import parse
 from plait.core.errors import InputError, PlaitError
 from plait.engine.events import Note
@@ -719,7 +719,7 @@ json_like = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                sorted({n for f in format.all_forms() for n in format.fields_by_spelling(f.name)})
+                sorted({n for f in schema.all_forms() for n in schema.fields_by_spelling(f.name)})
             ),
             inner,
             max_size=4,

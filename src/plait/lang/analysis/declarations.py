@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import Mapping, Node, Scalar, Sequence
 from plait.core.documents.nodes import map_entries, map_keys, text_field, text_value
 from plait.core.errors import InputError, PlaitError
@@ -203,7 +203,7 @@ def given_at_start(document: Mapping) -> set[str]:
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
     """By parameter: its default and choices that begin like an option."""
     node = document.get("parameters")
-    if node is None or format.validate(node, format.PARAMETERS):
+    if node is None or schema.validate(node, schema.PARAMETERS):
         return {}  # the schema reports it
     try:
         parameters = flow_parameters(document)

@@ -13,7 +13,7 @@ from collections.abc import Mapping as Map
 from functools import cache
 from types import MappingProxyType
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import Mapping, Node, Scalar, Sequence
 from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, field
@@ -229,10 +229,10 @@ class Listed:
 class Either:
     """One of several; the node decides."""
 
-    kinds: format.OneOf
+    kinds: schema.OneOf
 
     def read_as(self, node: Node) -> TemplateKind:
-        picked = format.select_kind(self.kinds, node)
+        picked = schema.select_kind(self.kinds, node)
         return LITERALLY if picked is None else template_kind(picked)
 
 
@@ -267,28 +267,28 @@ TEXT, SHELL, TREE, WHEN, LITERALLY, AT_START = (
 )
 
 
-def template_kind(kind: format.Kind) -> TemplateKind:
+def template_kind(kind: schema.Kind) -> TemplateKind:
     """How a kind of the schema is read for templates."""
     match kind:
-        case format.TemplateText() | format.AgentCommand() | format.SingleValue():
+        case schema.TemplateText() | schema.AgentCommand() | schema.SingleValue():
             return TEXT
-        case format.Integer() | format.Duration():
+        case schema.Integer() | schema.Duration():
             return AT_START
-        case format.ShellText():
+        case schema.ShellText():
             return SHELL
-        case format.TemplateTree():
+        case schema.TemplateTree():
             return TREE
-        case format.Condition():
+        case schema.Condition():
             return WHEN
-        case format.Record("hook"):
+        case schema.Record("hook"):
             return LITERALLY  # the known names depend on the event: see `hooks`
-        case format.Record(form):
+        case schema.Record(form):
             return Shape("workflow" if form == "flow" else form)
-        case format.MapOf(inner):
+        case schema.MapOf(inner):
             return Each(template_kind(inner))
-        case format.ListOf(inner):
+        case schema.ListOf(inner):
             return Listed(template_kind(inner))
-        case format.OneOf():
+        case schema.OneOf():
             return Either(kind)
         case _:
             return LITERALLY
@@ -310,7 +310,7 @@ def template_fields(name: str) -> dict[str, TemplateKind]:
     """The template fields of a map, under every spelling."""
     if name == "config":
         return _CONFIG
-    fields = format.fields_by_spelling("flow" if name == "workflow" else name)
+    fields = schema.fields_by_spelling("flow" if name == "workflow" else name)
     reads = {spelling: template_kind(field.kind) for spelling, field in fields.items()}
     reads |= dict.fromkeys(reads.keys() & {"max_parallel"}, TEXT)  # filled when the map starts
     return {**reads, "body": TEXT} if name == "directive" else reads
@@ -321,8 +321,8 @@ DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
 
 COMMAND_KEYS: Final = tuple(
     spelling
-    for field in format.record_type("step").fields
-    if field.name in (*format.ACTION_FIELDS, "validate")
+    for field in schema.record_type("step").fields
+    if field.name in (*schema.ACTION_FIELDS, "validate")
     for spelling in field.spellings
 )
 """A step has one of these keys; a list of such maps is a workflow."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from plait import schema as format
+from plait import schema
 from plait.core.errors import PlaitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import replace
@@ -113,7 +113,7 @@ def _too_long(
     node = field.root or field.scalar
     known = {} if field.phase in OPEN_PHASES else field.known
     try:
-        template = format.to_template(node, profile)
+        template = schema.to_template(node, profile)
         if field.shell or field.when or field.is_script:
             template.counted = (
                 template.counted and not field.when

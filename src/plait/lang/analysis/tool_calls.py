@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Many
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import Mapping as Map
 from plait.core.documents import Node, Scalar, Sequence
 from plait.core.documents.files import read_text
@@ -146,7 +146,7 @@ def _call(
     form: str, node: Map, profile: str, by_scalar: Mapping[int, TemplateField]
 ) -> ToolCall | None:
     """The call of a map; None if it is not one, or its tool has placeholders."""
-    table = format.fields_by_spelling(form)
+    table = schema.fields_by_spelling(form)
     name = next((name for name in ("params", "options") if name in table), None)
     if name is None or "tool" not in table:
         return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait import schema as format
+from plait import schema
 from plait.agents.session import AgentStep
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem
@@ -195,7 +195,7 @@ def _uses(tools: Sequence[str], fields: Fields) -> Iterator[tuple[str, Span]]:
 
 def _findings(parts: DirectiveParts) -> list[Finding]:
     found = [
-        from_format(one) for one in format.validate(parts.head, format.DIRECTIVE, called="the head")
+        from_format(one) for one in schema.validate(parts.head, schema.DIRECTIVE, called="the head")
     ]
     if any(finding.severity == "error" for finding in found):
         return sort_findings(found)

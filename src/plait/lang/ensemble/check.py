@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, TypeAlias
@@ -431,7 +431,7 @@ def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> l
 
 def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[Finding]:
     """All findings of a document, sorted by place; `names` are further inputs."""
-    found = [from_format(one) for one in format.validate(document, format.ENSEMBLE)]
+    found = [from_format(one) for one in schema.validate(document, schema.ENSEMBLE)]
     items = dict(_item_names(document))
     for one in find_templates(document, "prompt", names=names).fields:
         if not one.when:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from plait import schema as format
+from plait import schema
 from plait.core.documents import nodes
 from plait.core.errors import (
     InputError,
@@ -144,7 +144,7 @@ def check_flow(source: FlowText, names: Iterable[str], project: str | None) -> l
 
 def check_graph(document: nodes.Node) -> list[Finding]:
     """All findings of a graph, sorted by place."""
-    found = [from_format(problem) for problem in format.validate(document, format.GRAPH)]
+    found = [from_format(problem) for problem in schema.validate(document, schema.GRAPH)]
     if isinstance(document, nodes.Mapping):
         try:
             found += _Graph(document).findings()
@@ -241,13 +241,13 @@ class _Graph:
                 yield Finding(Problem(what, key.span, fix, code="unreachable"), "warning")
 
     def _schema(self) -> Iterator[Finding]:
-        inputs, schema = self.document.get("inputs"), self.document.get("config_schema")
-        if inputs is not None and schema is not None:
+        inputs, config_schema = self.document.get("inputs"), self.document.get("config_schema")
+        if inputs is not None and config_schema is not None:
             what, fix = "inputs and config_schema both declare the inputs", "keep one of them"
             yield Finding(
                 Problem(what, self.document.key_span("config_schema"), fix, code="contradiction")
             )
-        if isinstance(schema, nodes.Mapping) and not is_schema(schema.data()):
+        if isinstance(config_schema, nodes.Mapping) and not is_schema(config_schema.data()):
             what, fix = (
                 "this is not JSON Schema",
                 "every keyword has its form: type: object, required: [a]",
@@ -255,7 +255,7 @@ class _Graph:
             yield Finding(
                 Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type")
             )
-        if inputs is not None and not format.validate(inputs, format.PARAMETERS):
+        if inputs is not None and not schema.validate(inputs, schema.PARAMETERS):
             parse_parameters(inputs)
 
 
@@ -477,18 +477,20 @@ def _paths_in(node: nodes.Node) -> Iterator[tuple[Path, Span]]:
 
 def _input_names(document: nodes.Mapping) -> frozenset[str] | None:
     """The declared inputs; None if the file declares none."""
-    inputs, schema = document.get("inputs"), document.get("config_schema")
+    inputs, config_schema = document.get("inputs"), document.get("config_schema")
     match inputs:
         case nodes.Sequence(items):
             return frozenset(_input_name(item) for item in items)
         case nodes.Mapping():
-            groups = isinstance(format.select_kind(format.PARAMETERS, inputs), format.Record)
+            groups = isinstance(schema.select_kind(schema.PARAMETERS, inputs), schema.Record)
             if not groups:
                 return frozenset(nodes.map_keys(inputs))
             lists = [inputs.get("required"), inputs.get("optional")]
             every = [item for one in lists if isinstance(one, nodes.Sequence) for item in one.items]
             return frozenset(map(_input_name, every))
-    properties = schema.get("properties") if isinstance(schema, nodes.Mapping) else None
+    properties = (
+        config_schema.get("properties") if isinstance(config_schema, nodes.Mapping) else None
+    )
     return frozenset(nodes.map_keys(properties)) if isinstance(properties, nodes.Mapping) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from plait import schema as format
+from plait import schema
 from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.errors import InputError, Problem, format_names
@@ -99,7 +99,9 @@ def read_flow(source: FlowText, project: str | None = None) -> GraphFile:  # noq
     return GraphFile(
         graph,
         _parameters(document),
-        schema.data() if isinstance(schema := head.get("config_schema"), nodes.Mapping) else None,
+        config_schema.data()
+        if isinstance(config_schema := head.get("config_schema"), nodes.Mapping)
+        else None,
         uses,
         tool_calls(document, "graph") if uses else (),
         warnings_in(findings),
@@ -145,7 +147,7 @@ def _node(name: str, node: nodes.Node, outer: Json, goes_on: bool, most: int) ->
     return NodeSpec(
         name,
         kind,
-        json_digest([outer, name, fingerprint_data(node, format.Record("node"))]),
+        json_digest([outer, name, fingerprint_data(node, schema.Record("node"))]),
         call=_call(fields, outer, name),
         loop=_loop(fields, most, goes_on) if kind == "foreach" else None,
         assign=_template(fields, "assign"),
@@ -170,7 +172,7 @@ _BEHIND: Final = ("assign", "collect", "next", "on_error")
 def _call(fields: Fields, outer: Json, name: str) -> Action | None:
     assert isinstance(fields.node, nodes.Mapping)
     kept = tuple(entry for entry in fields.node.entries if entry[0].value not in _BEHIND)
-    before = fingerprint_data(nodes.Mapping(kept, fields.node.span), format.Record("node"))
+    before = fingerprint_data(nodes.Mapping(kept, fields.node.span), schema.Record("node"))
     script, named = fields.get("shell"), node_tool(fields)
     if script is not None:
         action = ShellAction(to_template(script, "graph"), parse_interpreter(fields))
@@ -252,22 +254,22 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     node = document.get("inputs")
     if node is not None:
         return parse_parameters(node)
-    schema = document.get("config_schema")
-    if not isinstance(schema, nodes.Mapping):
+    config_schema = document.get("config_schema")
+    if not isinstance(config_schema, nodes.Mapping):
         return {}
-    properties, required = schema.get("properties"), schema.at("required")
+    properties, required = config_schema.get("properties"), config_schema.at("required")
     needed = required.data() if isinstance(required, nodes.Sequence) else []
     entries = properties.entries if isinstance(properties, nodes.Mapping) else ()
     return {str(key.value): _of_schema(key, value, needed) for key, value in entries}
 
 
 def _of_schema(key: nodes.Scalar, value: nodes.Node, needed: list[Json]) -> Parameter:
-    schema = value.data() if isinstance(value, nodes.Mapping) else {}
-    wanted = schema.get("type")
+    described = value.data() if isinstance(value, nodes.Mapping) else {}
+    wanted = described.get("type")
     name = str(key.value)
-    plain = Parameter(name, key.span, wanted if wanted in format.TYPES else "any", required=False)
-    if "default" in schema:
-        return replace(plain, default=schema["default"])
+    plain = Parameter(name, key.span, wanted if wanted in schema.TYPES else "any", required=False)
+    if "default" in described:
+        return replace(plain, default=described["default"])
     return replace(plain, required=name in needed)
 
 

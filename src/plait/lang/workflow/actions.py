@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait import schema as format
+from plait import schema
 from plait.core.digests import json_digest
 from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Literal
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def build_action(
     builder: Compilation, fields: Fields, place: CompileContext, strict: bool
 ) -> tuple[str, Action | None]:
-    command = next((name for name in format.ACTION_FIELDS if fields.has(name)), None)
+    command = next((name for name in schema.ACTION_FIELDS if fields.has(name)), None)
     match command:
         case "shell":
             return "shell", _shell(
@@ -129,12 +129,12 @@ def _session(fields: Fields, inner: Fields) -> SessionOptions | None:
         return None
     from plait.program.actions.prompt import SessionOptions
 
-    schema = inner.get("schema")
+    output_schema = inner.get("schema")
     return SessionOptions(
         fields.text("name") or fields.text("id") or "agent",
         inner.strings("tools"),
         inner.strings("once"),
-        schema.data() if isinstance(schema, nodes.Mapping) else None,
+        output_schema.data() if isinstance(output_schema, nodes.Mapping) else None,
         agent_limits(inner),
         inner.integer("max_output_retries") or 0,
     )
@@ -153,8 +153,8 @@ def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict
             else CommandSource(script, strict=strict)
         )
     elif isinstance(
-        format.select_kind(format.fields_by_spelling("step")["foreach"].kind, node),
-        format.ShellText,
+        schema.select_kind(schema.fields_by_spelling("step")["foreach"].kind, node),
+        schema.ShellText,
     ):
         source = CommandSource(to_template(node), strict=strict)
     else:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
 
-from plait import schema as format
+from plait import schema
 from plait.core import documents
 from plait.core.documents import nodes
 from plait.core.errors import InputError, PlaitError, Problem
@@ -254,8 +254,8 @@ def _prints(step: nodes.Node) -> bool:
 
 _COMMANDS: Final = [
     name
-    for one in format.ACTION_FIELDS
-    for name in format.fields_by_spelling("step")[one].spellings
+    for one in schema.ACTION_FIELDS
+    for name in schema.fields_by_spelling("step")[one].spellings
 ]
 
 
@@ -282,7 +282,7 @@ def check_workflow(
         problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems
     )
     if detect_profile(flow.document) == "workflow":
-        found += [from_format(problem) for problem in format.validate(flow.document)]
+        found += [from_format(problem) for problem in schema.validate(flow.document)]
         found += map(from_format, _map_problems(flow.document, project))
         found += map(Finding, _policy_problems(flow.document))
         found += map(Finding, _capture_problems(flow.document))
@@ -316,8 +316,8 @@ def _check_subworkflows(
         from plait.lang.workflow.subworkflow import call_problems, open_called
 
         node = step.get("workflow")
-        if node is None or format.validate(
-            node, format.fields_by_spelling("step")["workflow"].kind
+        if node is None or schema.validate(
+            node, schema.fields_by_spelling("step")["workflow"].kind
         ):
             continue
         own = os.path.realpath(node.span.place.source.name)
@@ -426,9 +426,9 @@ def _policy_problems(document: documents.Node) -> Iterator[Problem]:
     from plait.lang.workflow.map import isolation_problems, policy_problems
 
     for form, node in places:
-        yield from policy_problems(format.Fields(form, node, Scope()))
+        yield from policy_problems(schema.Fields(form, node, Scope()))
     if isinstance(own, documents.Mapping):
-        yield from isolation_problems(format.Fields("map", valid_fields(own, "map"), Scope()))
+        yield from isolation_problems(schema.Fields("map", valid_fields(own, "map"), Scope()))
 
 
 def _capture_problems(document: documents.Node) -> Iterator[Problem]:
@@ -437,7 +437,7 @@ def _capture_problems(document: documents.Node) -> Iterator[Problem]:
     if isinstance(node, documents.Mapping):
         pass
 
-        yield from capture_problems(format.Fields("setup", valid_fields(node, "setup"), Scope()))
+        yield from capture_problems(schema.Fields("setup", valid_fields(node, "setup"), Scope()))
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
@@ -454,7 +454,7 @@ def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
 def _env_file_problems(document: documents.Node) -> Iterator[Problem]:
     """Env files that cannot be read."""
     node = document.get("env_files") if isinstance(document, documents.Mapping) else None
-    if node is None or format.validate(node, format.fields_by_spelling("flow")["env_files"].kind):
+    if node is None or schema.validate(node, schema.fields_by_spelling("flow")["env_files"].kind):
         return
     for file in env_files(node):
         try:
@@ -536,17 +536,17 @@ def _readable(node: documents.Node) -> documents.Node | None:
     match node:
         case documents.Sequence(items):
             kept: documents.Node = documents.Sequence(
-                tuple(item for item in items if not format.validate(item, format.PARAMETER)),
+                tuple(item for item in items if not schema.validate(item, schema.PARAMETER)),
                 node.span,
             )
         case documents.Mapping(entries) if isinstance(
-            each := format.select_kind(format.PARAMETERS, node), format.MapOf
+            each := schema.select_kind(schema.PARAMETERS, node), schema.MapOf
         ):
-            sound = tuple(entry for entry in entries if not format.validate(entry[1], each.kind))
+            sound = tuple(entry for entry in entries if not schema.validate(entry[1], each.kind))
             kept = documents.Mapping(sound, node.span)
         case _:
             kept = node
-    return None if format.validate(kept, format.PARAMETERS) else kept
+    return None if schema.validate(kept, schema.PARAMETERS) else kept
 
 
 SELECTION: Final = ("input", "json_path", "filter", "sort_by", "distinct")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 
-from plait import schema as format
+from plait import schema
 from plait.core.digests import sha256_hex
 from plait.core.documents import nodes
 from plait.core.hints import TYPE_CHECKING, Final
@@ -195,7 +195,7 @@ class WorkflowCompiler(Compilation):
         without: frozenset[str] = frozenset(),
     ) -> str:
         node = _without(node, without)
-        data = fingerprint_data(node, format.STEP)
+        data = fingerprint_data(node, schema.STEP)
         phase = {name: value.data() for name, value in place.of_phase.items()}
         used = self.head.used_in(node, *place.of_phase.values())
         parts = [sort_keys(data), self.around, phase, strict, *used, *self.reaching(place)]
@@ -285,7 +285,7 @@ class WorkflowCompiler(Compilation):
             check,
             threshold=float(inner.number("threshold") or 0),
             result_file=inner.template("result_file"),
-            schema=None if (schema := inner.get("expected_schema")) is None else schema.data(),
+            schema=None if (expected := inner.get("expected_schema")) is None else expected.data(),
             on_incomplete=steps,
             attempts=2 if attempts is None else attempts,
             fails=fails,

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 
-from plait import schema as format
+from plait import schema
 from plait.core import documents
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
 from plait.core.errors import (
@@ -200,7 +200,7 @@ class _Composer:
     def _load_blocks(self, document: Node, path: str, chain: tuple[str, ...]) -> Blocks:
         known = self.known.get(path)
         if known is None:
-            self.problems += format.validate(document, called=f"'{path}'")
+            self.problems += schema.validate(document, called=f"'{path}'")
             merged, known = self._file(document, path, (*chain, path))
             self.problems += _block_problems(merged, known)
             self.problems += _check_ignored_keys(merged)

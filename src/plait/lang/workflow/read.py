@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from plait import schema as format
+from plait import schema
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
@@ -170,7 +170,7 @@ def _ships(flow: Fields) -> tuple[str, ...]:
 def _require_workflow(flow: ComposedWorkflow, path: str, project: str | None) -> list[Finding]:
     if detect_profile(flow.document) == "workflow" or flow.problems:
         return check_workflow(flow, project=project)
-    found = format.validate(flow.document)
+    found = schema.validate(flow.document)
     if found:
         raise InputError.together(found)
     fix = (
