@@ -59,19 +59,19 @@ class Scripted:
 
     def ask(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,  # noqa: ARG002
         on_text: OnText | None = None,
     ) -> ModelResponse:
-        self.asks.append(ask)
+        self.asks.append(request)
         self.timeouts.append(timeout)
         answer = self._always or next(self._answers, None)
         if answer is None:
             raise OverError
         if callable(answer):
-            answer = answer(ask)
+            answer = answer(request)
         if on_text is not None:
             for piece in answer.text.split(" ") if answer.text else ():
                 on_text(f"{piece} ")

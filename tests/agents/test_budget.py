@@ -48,7 +48,7 @@ class Priced(Scripted):
 
     def ask(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,
@@ -58,7 +58,7 @@ class Priced(Scripted):
             self._now += 1
             self.together = max(self.together, self._now)
         try:
-            return super().ask(ask, timeout=timeout, stop=stop, on_text=on_text)
+            return super().ask(request, timeout=timeout, stop=stop, on_text=on_text)
         finally:
             with self._lock:
                 self._now -= 1

@@ -162,8 +162,8 @@ class _Model(FakeModel):
         super().__init__()
         self.fails = fails
 
-    def ask(self, ask: Any, **_: Any) -> ModelResponse:
-        if self.fails(str(ask)):
+    def ask(self, request: Any, **_: Any) -> ModelResponse:
+        if self.fails(str(request)):
             raise StepError(Failure("no answer"))
         return ModelResponse(self.said, usage=self.usage, model="m-1")
 

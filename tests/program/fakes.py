@@ -199,13 +199,13 @@ class FakeModel:
 
     def ask(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,  # noqa: ARG002
         stop: StopSignal,  # noqa: ARG002
         on_text: OnText | None = None,  # noqa: ARG002
     ) -> ModelResponse:
-        self.calls.append(ask)
+        self.calls.append(request)
         return ModelResponse(self.said, usage=self.usage, model="m-1")
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002

@@ -177,7 +177,7 @@ class Provider(Protocol):
 
     def ask(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,

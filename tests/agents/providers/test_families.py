@@ -68,7 +68,7 @@ def read(family: str, data: bytes) -> tuple[ModelResponse, str, bool]:
     """The answer of a stream, what was heard of it meanwhile, and whether it was whole."""
     reading = SPOKEN[family].reading()
     heard = "".join(reading.take(event) for event in sse.events([data]))
-    return reading.answer(), heard, reading.is_over
+    return reading.response(), heard, reading.is_over
 
 
 def bodies(family: str, ask: ModelRequest, shape: RequestShape | None = None) -> Any:
@@ -83,8 +83,8 @@ def bodies(family: str, ask: ModelRequest, shape: RequestShape | None = None) ->
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_body_is_read_as_an_answer(family: str) -> None:
     spoken = SPOKEN[family]
-    assert spoken.answer(json.loads(fixture(family, "answer.json"))) == GREETED[family]
-    assert spoken.answer(json.loads(fixture(family, "tools.json"))) == CALLED[family]
+    assert spoken.response(json.loads(fixture(family, "answer.json"))) == GREETED[family]
+    assert spoken.response(json.loads(fixture(family, "tools.json"))) == CALLED[family]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -128,7 +128,7 @@ def without_reason(body: dict[str, Any], family: str, *, null: bool) -> dict[str
 def test_an_answer_that_does_not_say_why_it_ends_is_half_of_one(family: str, null: bool) -> None:
     body = without_reason(json.loads(fixture(family, "answer.json")), family, null=null)
     with pytest.raises(MissingStopReason) as caught:
-        SPOKEN[family].answer(body)
+        SPOKEN[family].response(body)
     assert (caught.value.half.text, caught.value.half.usage) == (
         GREETED[family].text,
         GREETED[family].usage,
@@ -190,13 +190,13 @@ def test_why_a_model_stopped(family: str, reason: str, uses: bool, ending: str) 
         body["choices"][0]["finish_reason"] = reason
     else:
         body["stop_reason"] = reason
-    assert SPOKEN[family].answer(body).ending == ending
+    assert SPOKEN[family].response(body).ending == ending
 
 
 def test_a_refusal_of_its_own_field_is_one() -> None:
     body = json.loads(fixture("chat_completions", "answer.json"))
     body["choices"][0]["message"] |= {"content": None, "refusal": "I will not."}
-    assert (answer := SPOKEN["chat_completions"].answer(body)).ending == "refused"
+    assert (answer := SPOKEN["chat_completions"].response(body)).ending == "refused"
     assert answer.text == "I will not."
 
 
@@ -211,7 +211,7 @@ UNREADABLE: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("family", "body"), UNREADABLE)
 def test_a_body_of_another_form_is_no_answer(family: str, body: Any) -> None:
     with pytest.raises(UnreadableError):
-        SPOKEN[family].answer(body)
+        SPOKEN[family].response(body)
 
 
 FAULTS = [
@@ -246,7 +246,7 @@ def test_calls_without_numbers_are_reported_apart_by_their_names() -> None:
     reading = ChatCompletions().reading()
     for piece in pieces:
         reading.take(json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]}))
-    assert reading.answer().uses == (ToolRequest("1", "a", {"x": 1}), ToolRequest("2", "b", {}))
+    assert reading.response().uses == (ToolRequest("1", "a", {"x": 1}), ToolRequest("2", "b", {}))
 
 
 RAW = [

@@ -69,7 +69,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
 @pytest.mark.parametrize(("family", "body", "expected"), MALFORMED)
 def test_an_answer_of_another_form_is_none(family: str, body: Json, expected: str) -> None:
     with pytest.raises(UnreadableError) as caught:
-        SPOKEN[family].answer(body)
+        SPOKEN[family].response(body)
     assert str(caught.value) == expected
 
 
@@ -118,7 +118,7 @@ def test_the_largest_count_is_still_one(family: str) -> None:
     body = json.loads(fixture(family, "answer.json"))
     name = "prompt_tokens" if family == "chat_completions" else "input_tokens"
     body["usage"] = {name: MOST_COUNTED}
-    assert SPOKEN[family].answer(body).usage.input == MOST_COUNTED
+    assert SPOKEN[family].response(body).usage.input == MOST_COUNTED
 
 
 def test_content_in_parts_is_their_text() -> None:
@@ -127,7 +127,7 @@ def test_content_in_parts_is_their_text() -> None:
         {"type": "text", "text": "a"},
         {"type": "text", "text": "b"},
     ]
-    assert SPOKEN["chat_completions"].answer(completion({"content": parts})).text == "ab"
+    assert SPOKEN["chat_completions"].response(completion({"content": parts})).text == "ab"
 
 
 # ── halves of characters ─────────────────────────────────────────────────
@@ -152,7 +152,7 @@ def test_half_a_character_is_replaced_and_two_halves_are_one(family: str) -> Non
     reading = SPOKEN[family].reading()
     for one in said:
         reading.take(json.dumps(one))
-    assert reading.answer().text == "a😀b\ufffd"
+    assert reading.response().text == "a😀b\ufffd"
 
 
 # ── arguments and answers that cannot be written down ────────────────────
@@ -234,7 +234,7 @@ def test_arguments_that_a_server_gives_as_data_are_held_to_the_same(family: str)
         if family == "anthropic_messages":
             use = {"type": "tool_use", "id": "1", "name": "a", "input": given}
             body = {"content": [use], "stop_reason": "tool_use"}
-        (use,) = SPOKEN[family].answer(body).uses
+        (use,) = SPOKEN[family].response(body).uses
         assert use.arguments == json.dumps(given)
 
 

@@ -59,7 +59,7 @@ from plait.engine.outcome import (
 from plait.template.sinks import render_header, render_json, render_url
 from plait.tools.invocation import CallLimits, RequestCall
 
-LOOK: Final = 0.05
+STOP_CHECK_SECONDS: Final = 0.05
 """Seconds between two checks of the stop signal while the server is silent."""
 MOST_KEPT: Final = 2000
 """Characters of a server's error message that the failure keeps."""
@@ -111,9 +111,9 @@ class HttpModel:
         self._secrets = tuple(_secrets(spec, environ))
         self.mask = Masker(self._secrets).mask if self._secrets else str
 
-    def once(
+    def send(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,
@@ -123,20 +123,20 @@ class HttpModel:
         deadline = time.monotonic() + (
             spec.timeout if timeout is None else min(timeout, spec.timeout)
         )
-        model = self._model(ask)
-        call = self._call(ask, model)
+        model = self._model(request)
+        call = self._call(request, model)
         stream = None if on_text is None else _MaskedStream(on_text, self._secrets)
-        broken = partial(self._incomplete_error, ask, model)
+        broken = partial(self._incomplete_error, request, model)
         with self._open_exchange(call, deadline, stop) as exchange:
             kind = exchange.head().headers.get("content-type", "").partition(";")[0]
             # Some servers do not stream although the request asks for it.
             is_streamed = kind.strip().lower() == "text/event-stream"
-            read = self._read_stream if is_streamed else self._whole
-            answer = read(exchange, stream, broken)
+            read = self._read_stream if is_streamed else self._read_body
+            response = read(exchange, stream, broken)
         if self._secrets:
-            answer = ModelResponse.of(mask_value(answer.record(), self.mask))
-        usage = self._with_cost(estimate_usage(answer, ask), model, answer.model or model)
-        return replace(answer, usage=usage, model=answer.model or model)
+            response = ModelResponse.of(mask_value(response.record(), self.mask))
+        usage = self._with_cost(estimate_usage(response, request), model, response.model or model)
+        return replace(response, usage=usage, model=response.model or model)
 
     def _with_cost(self, usage: TokenUsage, *names: str) -> TokenUsage:
         """Use the first name that has a price: servers often respond with a more exact name."""
@@ -145,8 +145,8 @@ class HttpModel:
 
     # ── the request ──────────────────────────────────────────────────────
 
-    def _model(self, ask: ModelRequest) -> str:
-        model = self._spec.model_id(ask.model)
+    def _model(self, request: ModelRequest) -> str:
+        model = self._spec.model_id(request.model)
         if model is None:
             variables = self._spec.model_variables
             or_so = (
@@ -159,10 +159,10 @@ class HttpModel:
             )
         return model
 
-    def _call(self, ask: ModelRequest, model: str) -> RequestCall:
+    def _call(self, request: ModelRequest, model: str) -> RequestCall:
         spec = self._spec
         shape = RequestShape(model, spec.structured, spec.stream)
-        values = self._family.values(replace(ask, options=self._options(ask)), shape)
+        values = self._family.values(replace(request, options=self._options(request)), shape)
         body = render_json(spec.body, values, env=self._environ)
         base = render_url(spec.base_url, {}, env=self._environ, host_from_value=True)
         headers = [
@@ -176,16 +176,16 @@ class HttpModel:
             body.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode(),
         )
 
-    def _options(self, ask: ModelRequest) -> dict[str, Json]:
+    def _options(self, request: ModelRequest) -> dict[str, Json]:
         """The options. Raises StepError if the body has no placeholder for one."""
         most = self._spec.max_tokens
-        options = {**({} if most is None else {"max_tokens": most}), **ask.options}
+        options = {**({} if most is None else {"max_tokens": most}), **request.options}
         places = {
             str(placeholder)
             for placeholder in self._spec.body.placeholders
             if placeholder.kind == "param"
         } - RESERVED
-        for name in ask.options:
+        for name in request.options:
             if name not in places:
                 guess = closest_name(name, places)
                 meant = (
@@ -233,7 +233,7 @@ class HttpModel:
                 pause = next(pauses, None) if head.status in self._spec.statuses else None
                 asked = None if pause is None else pause_asked(head.headers, self._now())
                 pause = pause if asked is None else asked
-                failure = self._unwelcome(exchange, head, attempt)
+                failure = self._status_failure(exchange, head, attempt)
             except RequestError as error:
                 pause = next(pauses, None) if error.code == "unreachable" else None
                 failure = self._request_failure(error, attempt)
@@ -256,7 +256,7 @@ class HttpModel:
             )
         return _Exchange(self._open, replace(call, limits=CallLimits(timeout=left)), stop)
 
-    def _unwelcome(self, exchange: _Exchange, head: Head, attempt: int) -> Failure:
+    def _status_failure(self, exchange: _Exchange, head: Head, attempt: int) -> Failure:
         """The failure for a status that is not a success."""
         try:
             body = b"".join(exchange.pieces())
@@ -314,12 +314,12 @@ class HttpModel:
 
     # ── the answer ───────────────────────────────────────────────────────
 
-    def _whole(
+    def _read_body(
         self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
     ) -> ModelResponse:
         try:
             body = b"".join(exchange.pieces())
-            answer = self._family.answer(_json(body))
+            response = self._family.response(_json(body))
         except RequestError as error:
             # The status was a success, so the server accepted the request and may charge for it.
             paid = broken(ModelResponse(), "", "").failure.output
@@ -332,9 +332,9 @@ class HttpModel:
         except MissingStopReason as error:
             raise broken(error.half, "server_error", "it does not say why it ends") from None
         if stream is not None:
-            stream.write(answer.text)
+            stream.write(response.text)
             stream.end()
-        return answer
+        return response
 
     def _read_stream(
         self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
@@ -348,24 +348,24 @@ class HttpModel:
                 if reading.is_last:
                     break
         except RequestError as error:
-            raise broken(reading.answer(), _failure_kind(error), error.what) from None
+            raise broken(reading.response(), _failure_kind(error), error.what) from None
         except ServerFault as error:
             named = f" ({error.word})" if error.word else ""
             words = f", {quoted}" if (quoted := _quote_line(self.mask(error.text))) else ""
-            raise broken(reading.answer(), "server_error", f"{error}{named}{words}") from None
+            raise broken(reading.response(), "server_error", f"{error}{named}{words}") from None
         except UnreadableError as error:
-            raise broken(reading.answer(), "server_error", self._unreadable(error)) from None
+            raise broken(reading.response(), "server_error", self._unreadable(error)) from None
         if not reading.is_over:
-            raise broken(reading.answer(), "network", "the stream ended before the answer did")
+            raise broken(reading.response(), "network", "the stream ended before the answer did")
         if stream is not None:
             stream.end()
-        return reading.answer()
+        return reading.response()
 
     def _incomplete_error(
-        self, ask: ModelRequest, model: str, half: ModelResponse, kind: str, why: str
+        self, request: ModelRequest, model: str, half: ModelResponse, kind: str, why: str
     ) -> StepError:
         usage = self._with_cost(
-            estimate_usage(half, ask, broke_off=True), model, half.model or model
+            estimate_usage(half, request, broke_off=True), model, half.model or model
         )
         output: dict[str, Json] = {
             "text": self.mask(half.text),
@@ -436,7 +436,7 @@ class _Exchange:
                 self.close()
                 raise Interrupted
             try:
-                got = self._queue.get(timeout=LOOK)
+                got = self._queue.get(timeout=STOP_CHECK_SECONDS)
             except Empty:
                 continue
             if isinstance(got, PlaitError):
@@ -446,9 +446,9 @@ class _Exchange:
     def _carry_out(self, call: RequestCall) -> None:
         end: PlaitError | None = InternalError("a request ended without a result")
         try:
-            with self._open(call) as answer:
-                self._queue.put(Head(answer.status, answer.headers))
-                for piece in answer:
+            with self._open(call) as response:
+                self._queue.put(Head(response.status, response.headers))
+                for piece in response:
                     if self._left.is_set():
                         return
                     self._queue.put(piece)

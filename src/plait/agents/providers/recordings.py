@@ -45,17 +45,17 @@ ENDINGS: Final = ("end", "tools", "length", "refused")
 # ── requests and responses as data ───────────────────────────────────────
 
 
-def request_key(ask: ModelRequest) -> dict[str, Json]:
+def request_key(request: ModelRequest) -> dict[str, Json]:
     """The parts of a request that identify it: all that the model gets, without empty fields."""
     fields: dict[str, Json] = {
-        "model": ask.model,
-        "system": ask.system,
-        "messages": [_message(message) for message in ask.messages],
+        "model": request.model,
+        "system": request.system,
+        "messages": [_message(message) for message in request.messages],
         "tools": [
             {"name": offer.name, "description": offer.description, "schema": dict(offer.schema)}
-            for offer in ask.tools
+            for offer in request.tools
         ],
-        "schema": None if ask.schema is None else dict(ask.schema),
+        "schema": None if request.schema is None else dict(request.schema),
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -76,13 +76,13 @@ def _message(message: Message) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An exchange of a file. It matches every request if `ask` is None."""
+    """An exchange of a file. It matches every request if `request` is None."""
 
-    ask: Json
+    request: Json
     answer: ModelResponse
 
     def fits(self, request: Mapping[str, Json]) -> bool:
-        return not any(_differences(self.ask, request))
+        return not any(_differences(self.request, request))
 
 
 def load(path: str) -> list[Entry]:
@@ -196,12 +196,12 @@ class RecordedModel:
         self._entries = load(path)
         self._given: Counter[int] = Counter()
         self._lock = Lock()
-        exchanges = [[entry.ask, entry.answer.record()] for entry in self._entries]
+        exchanges = [[entry.request, entry.answer.record()] for entry in self._entries]
         self.fingerprint = json_digest([name, match, exchanges])
 
-    def once(
+    def send(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,  # noqa: ARG002 - nothing to wait for
         stop: StopSignal,
@@ -211,7 +211,7 @@ class RecordedModel:
             raise Interrupted
         with self._lock:
             answer = (self._next if self._match == "order" else self._find_response)(
-                request_key(ask)
+                request_key(request)
             )
         if on_text is not None and answer.text:
             on_text(answer.text)
@@ -239,7 +239,7 @@ class RecordedModel:
             )
         entry = self._entries[place]
         if not entry.fits(request):
-            where = next(_differences(entry.ask, request))
+            where = next(_differences(entry.request, request))
             why = f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
             raise _refusal_error(f"the provider '{self.name}' knows no answer: {why}")
         self._given[place] += 1
@@ -247,7 +247,7 @@ class RecordedModel:
 
     def _unknown(self, request: dict[str, Json]) -> StepError:
         count = len(self._entries)
-        alike = [list(_differences(entry.ask, request)) for entry in self._entries]
+        alike = [list(_differences(entry.request, request)) for entry in self._entries]
         why = f"none of the {count} questions in {self._path} is this one"
         if alike:
             place = min(range(count), key=lambda one: len(alike[one]))
@@ -303,21 +303,21 @@ class RecordingModel:
         self._mask = mask
         self._lock = Lock()
 
-    def once(
+    def send(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,
         on_text: OnText | None = None,
     ) -> ModelResponse:
-        answer = self._inner.once(ask, timeout=timeout, stop=stop, on_text=on_text)
+        answer = self._inner.send(request, timeout=timeout, stop=stop, on_text=on_text)
         sparse = {
             name: value
             for name, value in answer.record().items()
             if value or name in ("text", "usage")
         }
-        exchange = {"ask": request_key(ask), "answer": sparse}
+        exchange = {"ask": request_key(request), "answer": sparse}
         self._write(json_text(mask_value(exchange, self._mask)) + "\n")
         return answer
 

@@ -20,7 +20,7 @@ Script: TypeAlias = Sequence[Response] | Callable[[ModelRequest], Response]
 
 
 def scripted(script: Script, *, name: str = "scripted") -> StructuredProvider:
-    """A provider that needs no server: `scripted(["Hello"])`, `scripted(lambda ask: …)`."""
+    """A provider that needs no server: `scripted(["Hello"])`, `scripted(lambda request: …)`."""
     return StructuredProvider(Scripted(script, name=name))
 
 
@@ -34,9 +34,9 @@ class Scripted:
         self._script = script
         self._lock = Lock()
 
-    def once(
+    def send(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,  # noqa: ARG002 - a function cannot be interrupted
         stop: StopSignal,
@@ -44,7 +44,7 @@ class Scripted:
     ) -> ModelResponse:
         if stop.is_set():
             raise Interrupted
-        response = self._next_response(ask)
+        response = self._next_response(request)
         answer = require_response(
             ModelResponse(response) if isinstance(response, str) else response, self.name
         )
@@ -52,13 +52,13 @@ class Scripted:
             on_text(answer.text)
         return answer
 
-    def _next_response(self, ask: ModelRequest) -> Response:
+    def _next_response(self, request: ModelRequest) -> Response:
         with self._lock:
             number = len(self.asked)
-            self.asked.append(ask)
+            self.asked.append(request)
         if callable(self._script):
             script = self._script
-            return call_author_function(lambda: script(ask), f"provider '{self.name}'")
+            return call_author_function(lambda: script(request), f"provider '{self.name}'")
         if number >= len(self._script):
             what = (
                 f"the provider '{self.name}' has {len(self._script)} answers, and was asked once "
@@ -81,7 +81,7 @@ class AuthorProvider:
 
     def ask(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,
@@ -89,7 +89,7 @@ class AuthorProvider:
     ) -> ModelResponse:
         given = self._given
         answer = call_author_function(
-            lambda: given.ask(ask, timeout=timeout, stop=stop, on_text=on_text),
+            lambda: given.ask(request, timeout=timeout, stop=stop, on_text=on_text),
             f"provider '{self.name}'",
         )
         return require_response(answer, self.name)

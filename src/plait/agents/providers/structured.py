@@ -29,9 +29,9 @@ class Model(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    def once(
+    def send(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,
@@ -60,31 +60,31 @@ class StructuredProvider:
 
     def ask(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         *,
         timeout: float | None,
         stop: StopSignal,
         on_text: OnText | None = None,
     ) -> ModelResponse:
-        if ask.schema is None:
-            return self.model.once(ask, timeout=timeout, stop=stop, on_text=on_text)
-        if not is_schema(ask.schema):
+        if request.schema is None:
+            return self.model.send(request, timeout=timeout, stop=stop, on_text=on_text)
+        if not is_schema(request.schema):
             raise StepError(Failure("the schema of the answer is not JSON Schema", "refused"))
-        return self._fitting(ask, ask.schema, _Clock(timeout), stop, on_text)
+        return self._fitting(request, request.schema, _Clock(timeout), stop, on_text)
 
     def _fitting(
         self,
-        ask: ModelRequest,
+        request: ModelRequest,
         schema: Mapping[str, Json],
         clock: _Clock,
         stop: StopSignal,
         on_text: OnText | None,
     ) -> ModelResponse:
-        used, left = NO_USAGE, ask.schema_retries
+        used, left = NO_USAGE, request.schema_retries
         while True:
             try:
-                answer = self.model.once(
-                    ask, timeout=clock.seconds_left(), stop=stop, on_text=on_text
+                answer = self.model.send(
+                    request, timeout=clock.seconds_left(), stop=stop, on_text=on_text
                 )
             except StepError as error:
                 raise _with_usage(error, used) from None
@@ -97,7 +97,7 @@ class StructuredProvider:
                 return replace(answer, data=found.data)
             if left <= 0 or answer.ending == "refused":
                 raise StepError(
-                    _bad(self.name, answer, _why(found, schema), ask.schema_retries - left + 1)
+                    _bad(self.name, answer, _why(found, schema), request.schema_retries - left + 1)
                 )
             left -= 1
             response = Message("assistant", answer.text or "(nothing)")
@@ -108,7 +108,7 @@ class StructuredProvider:
                 f"It has to be valid against this JSON Schema:\n{json_text(schema)}\n"
                 "Give the whole answer again, as JSON alone.",
             )
-            ask = replace(ask, messages=(*ask.messages, response, correction))
+            request = replace(request, messages=(*request.messages, response, correction))
 
 
 class _Clock:

@@ -78,31 +78,31 @@ class StreamReader(Protocol):
     def is_last(self) -> bool:
         """Was that the last event?"""
 
-    def answer(self) -> ModelResponse:
+    def response(self) -> ModelResponse:
         """The response as far as it has arrived."""
 
 
 class Family(Protocol):
     """A wire format."""
 
-    def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
+    def values(self, request: ModelRequest, shape: RequestShape) -> dict[str, Json]:
         """The values of the placeholders of a body."""
 
-    def answer(self, body: Json) -> ModelResponse:
+    def response(self, body: Json) -> ModelResponse:
         """Raises UnreadableError."""
 
     def reading(self) -> StreamReader: ...
 
 
-def system_text_with_schema(ask: ModelRequest) -> str:
+def system_text_with_schema(request: ModelRequest) -> str:
     """The system text, followed by the schema of the response if there is one."""
-    if ask.schema is None:
-        return ask.system
+    if request.schema is None:
+        return request.system
     wanted = (
         "Answer with JSON alone, without any text around it. It has to be valid against this JSON "
-        "Schema:\n" + json_text(ask.schema)
+        "Schema:\n" + json_text(request.schema)
     )
-    return f"{ask.system}\n\n{wanted}" if ask.system else wanted
+    return f"{request.system}\n\n{wanted}" if request.system else wanted
 
 
 def parse_arguments(written: Json) -> Json:
@@ -149,11 +149,11 @@ def piece(source: Json, name: str) -> str:
     return part(source, name, str) or ""
 
 
-def require_stop_reason(answer: ModelResponse, reason: str) -> ModelResponse:
+def require_stop_reason(response: ModelResponse, reason: str) -> ModelResponse:
     """The same response. Raises MissingStopReason if it has no stop reason."""
     if not reason:
-        raise MissingStopReason(answer)
-    return answer
+        raise MissingStopReason(response)
+    return response
 
 
 def word(source: Json, name: str) -> str:

@@ -52,33 +52,35 @@ DELTAS: Final = {
 
 
 class AnthropicMessages:
-    def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
-        as_tool = ask.schema is not None and shape.structured == "tool"
-        as_field = ask.schema is not None and shape.structured == "json_schema"
-        system = ask.system if as_tool or as_field else system_text_with_schema(ask)
+    def values(self, request: ModelRequest, shape: RequestShape) -> dict[str, Json]:
+        as_tool = request.schema is not None and shape.structured == "tool"
+        as_field = request.schema is not None and shape.structured == "json_schema"
+        system = request.system if as_tool or as_field else system_text_with_schema(request)
         values: dict[str, Json] = {
-            **ask.options,
+            **request.options,
             "model": shape.model,
-            "messages": _turns(ask.messages),
+            "messages": _turns(request.messages),
         }
-        tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
+        tools = [_tool(offer.name, offer.description, offer.schema) for offer in request.tools]
         if as_tool:
-            tools.append(_tool(ANSWER_TOOL, "Gives the answer.", ask.schema))
+            tools.append(_tool(ANSWER_TOOL, "Gives the answer.", request.schema))
             values["tool_choice"] = (
-                {"type": "any"} if ask.tools else {"type": "tool", "name": ANSWER_TOOL}
+                {"type": "any"} if request.tools else {"type": "tool", "name": ANSWER_TOOL}
             )
         if as_field:
-            values["output_config"] = {"format": {"type": "json_schema", "schema": ask.schema}}
+            values["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
         optional = {"system": system, "tools": tools, "stream": shape.stream}
         return {**values, **{name: value for name, value in optional.items() if value}}
 
-    def answer(self, body: Json) -> ModelResponse:
+    def response(self, body: Json) -> ModelResponse:
         blocks = part(body, "content", list)
         if blocks is None:
             raise UnreadableError("a message with blocks of content")
         read = [_parse_block(block) for block in blocks]
         reason = word(body, "stop_reason")
-        return require_stop_reason(_answer(read, _usage(body), word(body, "model"), reason), reason)
+        return require_stop_reason(
+            _response(read, _usage(body), word(body, "model"), reason), reason
+        )
 
     def reading(self) -> MessageReading:
         return MessageReading()
@@ -144,9 +146,9 @@ class MessageReading:
     def is_last(self) -> bool:
         return self._done
 
-    def answer(self) -> ModelResponse:
+    def response(self) -> ModelResponse:
         blocks = [self._block(place) for place in sorted(self._blocks)]
-        return _answer(blocks, self._usage, self._model, self._reason)
+        return _response(blocks, self._usage, self._model, self._reason)
 
     def _block(self, place: int) -> dict[str, Json]:
         block = dict(self._blocks[place])
@@ -240,7 +242,7 @@ def _parse_block(block: Json) -> dict[str, Json]:
     return dict(block)
 
 
-def _answer(
+def _response(
     blocks: list[dict[str, Json]], usage: TokenUsage, model: str, reason: str
 ) -> ModelResponse:
     text = whole_text("".join(block["text"] for block in blocks if block["type"] == "text"))

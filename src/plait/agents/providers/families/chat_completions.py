@@ -40,35 +40,35 @@ LAST: Final = "[DONE]"
 
 
 class ChatCompletions:
-    def values(self, ask: ModelRequest, shape: RequestShape) -> dict[str, Json]:
-        as_tool = ask.schema is not None and shape.structured == "tool"
-        as_field = ask.schema is not None and shape.structured == "json_schema"
-        system = ask.system if as_tool or as_field else system_text_with_schema(ask)
+    def values(self, request: ModelRequest, shape: RequestShape) -> dict[str, Json]:
+        as_tool = request.schema is not None and shape.structured == "tool"
+        as_field = request.schema is not None and shape.structured == "json_schema"
+        system = request.system if as_tool or as_field else system_text_with_schema(request)
         values: dict[str, Json] = {
-            **ask.options,
+            **request.options,
             "model": shape.model,
             "messages": [
                 *([{"role": "system", "content": system}] if system else []),
-                *(_message(message) for message in ask.messages),
+                *(_message(message) for message in request.messages),
             ],
         }
-        tools = [_tool(offer.name, offer.description, offer.schema) for offer in ask.tools]
+        tools = [_tool(offer.name, offer.description, offer.schema) for offer in request.tools]
         if as_tool:
-            tools.append(_tool(ANSWER_TOOL, "Gives the answer.", ask.schema))
+            tools.append(_tool(ANSWER_TOOL, "Gives the answer.", request.schema))
             alone = {"type": "function", "function": {"name": ANSWER_TOOL}}
-            values["tool_choice"] = "required" if ask.tools else alone
+            values["tool_choice"] = "required" if request.tools else alone
         if tools:
             values["tools"] = tools
         if as_field:
             values["response_format"] = {
                 "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": ask.schema},
+                "json_schema": {"name": "answer", "schema": request.schema},
             }
         if shape.stream:
             values |= {"stream": True, "stream_options": {"include_usage": True}}
         return values
 
-    def answer(self, body: Json) -> ModelResponse:
+    def response(self, body: Json) -> ModelResponse:
         choice = _first_choice(body)
         message = part(choice, "message", dict)
         if message is None:
@@ -77,10 +77,10 @@ class ChatCompletions:
         uses = [_use(call, place) for place, call in enumerate(calls)]
         refusal = word(message, "refusal")
         reason = "content_filter" if refusal else word(choice, "finish_reason")
-        answer = _answer(
+        response = _response(
             _content(message) or refusal, uses, _usage(body), word(body, "model"), reason
         )
-        return require_stop_reason(answer, reason)
+        return require_stop_reason(response, reason)
 
     def reading(self) -> ChatReading:
         return ChatReading()
@@ -157,9 +157,9 @@ class ChatReading:
     def is_last(self) -> bool:
         return self._done
 
-    def answer(self) -> ModelResponse:
+    def response(self) -> ModelResponse:
         uses = [call.use(place) for place, call in sorted(self._calls.items())]
-        return _answer("".join(self._text), uses, self._usage, self._model, self._reason)
+        return _response("".join(self._text), uses, self._usage, self._model, self._reason)
 
 
 # ── helpers, in order of use ─────────────────────────────────────────────
@@ -218,7 +218,7 @@ def _usage(body: Json) -> TokenUsage:
     )
 
 
-def _answer(
+def _response(
     text: str, uses: list[ToolRequest], usage: TokenUsage, model: str, reason: str
 ) -> ModelResponse:
     ending = ENDINGS.get(reason, "end")
