@@ -735,7 +735,7 @@ def test_every_language_has_a_row_in_each_table() -> None:
 def test_a_flow_is_known_by_its_shape_and_its_diagram_has_nodes(kind: str) -> None:
     document = parse(next(iter(FLOWS[kind].values())), "hello.yaml")
     assert language_by_shape(document) == LANGUAGES[kind]
-    assert make_diagram(document, "hello").boxes
+    assert make_diagram(document, "hello").nodes
 
 
 @pytest.mark.parametrize(("kind", "text", "said"), KINDS)

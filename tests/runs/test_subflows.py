@@ -616,10 +616,10 @@ def test_the_drawing_of_a_run_counts_each_of_two_edges_and_the_way_of_an_error_f
         ("a", False, 3),
         ("b", False),
     ]
-    taken = [arrow.taken for arrow in mark_visits(picture, way).arrows]
+    taken = [arrow.taken for arrow in mark_visits(picture, way).edges]
     assert taken == [1, 0, 2, 0]
     failing: list[Visit] = [("a", True), ("b", False), ("a", False), ("end", False)]
-    assert [arrow.taken for arrow in mark_visits(picture, failing).arrows] == [0, 1, 0, 1]
+    assert [arrow.taken for arrow in mark_visits(picture, failing).edges] == [0, 1, 0, 1]
 
 
 def test_the_visits_of_a_journal_tell_the_edge() -> None:

@@ -97,7 +97,7 @@ def test_the_way_of_a_run_is_marked_and_counted() -> None:
 
 
 def test_the_way_for_everything_else_says_so_in_every_form() -> None:
-    assert [arrow.label for arrow in picture(LOOP).arrows if arrow.to == "draft"] == ["otherwise"]
+    assert [edge.label for edge in picture(LOOP).edges if edge.to == "draft"] == ["otherwise"]
     assert ">otherwise</text>" in render_svg(picture(LOOP))
 
 
@@ -124,11 +124,11 @@ ITEMS = [
 def test_a_task_that_is_done_for_each_item_is_drawn_as_such(items: str, about: str) -> None:
     tasks = "tasks: [{id: plan, description: p}, {id: m, description: 'say {w}'}]\n"
     made = picture(f"{tasks}map: {{items: {items}, as: w, task: m}}\n")
-    assert [(box.sign, box.about) for box in made.boxes] == [("task", "p"), ("foreach", about)]
+    assert [(node.shape, node.about) for node in made.nodes] == [("task", "p"), ("foreach", about)]
 
 
 OTHERS = [
-    # file                                                                       boxes              arrows
+    # file                                                                       nodes              edges
     ("setup: [{shell: a}]\nmap: {input: x, steps: [{shell: b}, {shell: c}]}",     ["setup", "map"],  [("setup", "map")]),
     ("- shell: echo\n- {id: two, tool: x/y}",                                     ["0", "two"],      [("0", "two")]),
     ("tasks: [{name: a, description: d}, {name: b, description: e}]",             ["a", "b"],        [("a", "b")]),
@@ -143,13 +143,13 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "boxes", "arrows"), OTHERS)
+@pytest.mark.parametrize(("text", "nodes", "edges"), OTHERS)
 def test_workflows_and_ensembles_are_drawn_too(
-    text: str, boxes: list[str], arrows: list[tuple[str, str]]
+    text: str, nodes: list[str], edges: list[tuple[str, str]]
 ) -> None:
     made = picture(text)
-    assert [box.name for box in made.boxes] == boxes
-    assert [(arrow.start, arrow.to) for arrow in made.arrows] == arrows
+    assert [node.name for node in made.nodes] == nodes
+    assert [(edge.start, edge.to) for edge in made.edges] == edges
 
 
 def finished(path: str, title: str, outcome: Outcome | None = None) -> StepFinished:
@@ -193,11 +193,11 @@ def pictures(draw: st.DrawFn) -> Diagram:
     labels = draw(
         st.lists(st.sampled_from(["", "<&>'\"", "state.x = 1"]), min_size=25, max_size=25)
     )
-    arrows = [
+    edges = [
         DiagramEdge(one, other, label) for (one, other), label in zip(pairs, labels, strict=False)
     ]
     return Diagram(
-        'a <picture> & "more"', tuple(DiagramNode(name, "tool") for name in names), tuple(arrows)
+        'a <picture> & "more"', tuple(DiagramNode(name, "tool") for name in names), tuple(edges)
     )
 
 
@@ -209,13 +209,13 @@ def test_every_arrow_leads_down_or_is_known_to_lead_back_and_every_box_has_one_p
     layout = laid_out(made)
     level = {name: at for at, layer in enumerate(layout.layers) for name in layer}
     assert sum(len(layer) for layer in layout.layers) == len(level)
-    assert {box.name for box in made.boxes} <= level.keys()
-    for at, arrow in enumerate(made.arrows):
+    assert {node.name for node in made.nodes} <= level.keys()
+    for at, edge in enumerate(made.edges):
         if at in layout.back:
-            assert level[arrow.to] <= level[arrow.start]
+            assert level[edge.to] <= level[edge.start]
         else:
-            levels = [level[name] for name in layout.ways[at]]
-            assert levels == list(range(level[arrow.start], level[arrow.to] + 1))
+            levels = [level[name] for name in layout.routes[at]]
+            assert levels == list(range(level[edge.start], level[edge.to] + 1))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -225,14 +225,14 @@ def test_a_picture_is_whole_xml_without_scripts_and_its_boxes_do_not_overlap(mad
     root = ElementTree.fromstring(written)
     assert "script" not in written
     space = "{http://www.w3.org/2000/svg}"
-    boxes = [
+    nodes = [
         tuple(float(rect.get(key, 0)) for key in ("x", "y", "width", "height"))
         for rect in root.iter(f"{space}rect")
         if "box" in (rect.get("class") or "")
     ]
-    assert len(boxes) == len(made.boxes)
-    for at, (x, y, width, height) in enumerate(boxes):
-        for x2, y2, width2, height2 in boxes[at + 1 :]:
+    assert len(nodes) == len(made.nodes)
+    for at, (x, y, width, height) in enumerate(nodes):
+        for x2, y2, width2, height2 in nodes[at + 1 :]:
             assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
 
 

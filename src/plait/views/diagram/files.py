@@ -31,7 +31,7 @@ def file_diagram(path: str) -> Diagram:
         )
     name = os.path.splitext(os.path.basename(path))[0]
     diagram = make_diagram(documents.load(path), name)
-    if not diagram.boxes:
+    if not diagram.nodes:
         raise InputError(
             "this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps"
         )

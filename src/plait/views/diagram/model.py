@@ -50,7 +50,7 @@ LABEL: Final = 34
 @dataclass(frozen=True, slots=True)
 class DiagramNode:
     name: str
-    sign: NodeShape
+    shape: NodeShape
     about: str = ""
     """The tool, the shell text or the description."""
     visits: int = 0
@@ -69,8 +69,8 @@ class DiagramEdge:
 @dataclass(frozen=True, slots=True)
 class Diagram:
     title: str
-    boxes: tuple[DiagramNode, ...]
-    arrows: tuple[DiagramEdge, ...] = ()
+    nodes: tuple[DiagramNode, ...]
+    edges: tuple[DiagramEdge, ...] = ()
     is_run: bool = False
     """It shows the visits of a run."""
 
@@ -98,15 +98,15 @@ def _graph(document: nodes.Node, title: str) -> Diagram:
     if not isinstance(body, nodes.Mapping) or body.get("nodes") is None:
         body = document if isinstance(document, nodes.Mapping) else None
     entries = _entries(body, "nodes")
-    boxes = [DiagramNode(name, _sign(node), _about(node)) for name, node in entries]
-    arrows = [arrow for name, node in entries for arrow in _arrows(name, node)]
-    known = {box.name for box in boxes}
+    drawn = [DiagramNode(name, _shape(node), _about(node)) for name, node in entries]
+    edges = [edge for name, node in entries for edge in _edges(name, node)]
+    known = {node.name for node in drawn}
     start = _word(body, "start")
-    ordered = sorted(boxes, key=lambda box: box.name != start)
-    return Diagram(title, tuple(ordered), tuple(one for one in arrows if one.to in known))
+    ordered = sorted(drawn, key=lambda node: node.name != start)
+    return Diagram(title, tuple(ordered), tuple(one for one in edges if one.to in known))
 
 
-def _sign(node: nodes.Node) -> NodeShape:
+def _shape(node: nodes.Node) -> NodeShape:
     kind = _word(node, "type")
     if kind in ("gate", "return", "foreach"):
         return kind  # type: ignore[return-value]  # one of these three
@@ -128,7 +128,7 @@ def _about(node: nodes.Node) -> str:
     return over + next(filter(None, ids), shell)
 
 
-def _arrows(name: str, node: nodes.Node) -> Iterator[DiagramEdge]:
+def _edges(name: str, node: nodes.Node) -> Iterator[DiagramEdge]:
     following = node.get("next") if isinstance(node, nodes.Mapping) else None
     edges = following.items if isinstance(following, nodes.Sequence) else (following,)
     rest = OTHERWISE if any(_has(edge, "when") for edge in edges if edge is not None) else ""
@@ -177,10 +177,10 @@ def _workflow(document: nodes.Node, title: str) -> Diagram:
     return _in_a_row(title, phases)
 
 
-def _in_a_row(title: str, boxes: Sequence[DiagramNode]) -> Diagram:
-    pairs = pairwise(boxes)
+def _in_a_row(title: str, drawn: Sequence[DiagramNode]) -> Diagram:
+    pairs = pairwise(drawn)
     return Diagram(
-        title, tuple(boxes), tuple(DiagramEdge(one.name, other.name) for one, other in pairs)
+        title, tuple(drawn), tuple(DiagramEdge(one.name, other.name) for one, other in pairs)
     )
 
 
@@ -211,7 +211,7 @@ def _ensemble(document: nodes.Node, title: str) -> Diagram:
         return _manager_diagram(document, title)
     tasks = _tasks(document)
     each = {task: _over(one) for one in _maps(document) for task in _words(one, "task")}
-    boxes = [
+    drawn = [
         DiagramNode(
             name,
             "foreach" if name in each else "task",
@@ -219,13 +219,13 @@ def _ensemble(document: nodes.Node, title: str) -> Diagram:
         )
         for name, node in tasks
     ]
-    arrows = [DiagramEdge(other, name) for name, node in tasks for other in _words(node, "context")]
-    arrows += [arrow for one in _maps(document) for arrow in _map_arrows(one)]
-    if not arrows and _word(document, "workflow") != "parallel":
-        return _in_a_row(title, boxes)
-    known = {box.name for box in boxes}
-    between = dict.fromkeys(one for one in arrows if {one.start, one.to} <= known)
-    return Diagram(title, tuple(boxes), tuple(between))
+    edges = [DiagramEdge(other, name) for name, node in tasks for other in _words(node, "context")]
+    edges += [edge for one in _maps(document) for edge in _map_edges(one)]
+    if not edges and _word(document, "workflow") != "parallel":
+        return _in_a_row(title, drawn)
+    known = {node.name for node in drawn}
+    between = dict.fromkeys(one for one in edges if {one.start, one.to} <= known)
+    return Diagram(title, tuple(drawn), tuple(between))
 
 
 def _over(node: nodes.Node) -> str:
@@ -248,7 +248,7 @@ def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
     return found.items if isinstance(found, nodes.Sequence) else [] if found is None else [found]
 
 
-def _map_arrows(node: nodes.Node) -> Iterator[DiagramEdge]:
+def _map_edges(node: nodes.Node) -> Iterator[DiagramEdge]:
     """From the task that makes the items to the task per item, and on to the reduce task."""
     items = node.get("items") if isinstance(node, nodes.Mapping) else None
     for task in _words(node, "task"):
@@ -265,8 +265,8 @@ def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
     roles = dict.fromkeys(role for _, node in tasks if (role := _role_in(node, agents)))
     named = f"delegates: {', '.join(name for name, _ in tasks)}"
     workers = [DiagramNode(role, "task", "worker") for role in roles]
-    arrows = tuple(DiagramEdge(MANAGER, role) for role in roles)
-    return Diagram(title, (DiagramNode(MANAGER, "task", shorten(named, LABEL)), *workers), arrows)
+    edges = tuple(DiagramEdge(MANAGER, role) for role in roles)
+    return Diagram(title, (DiagramNode(MANAGER, "task", shorten(named, LABEL)), *workers), edges)
 
 
 def _role_in(task: nodes.Node, agents: Mapping[str, nodes.Node]) -> str:
@@ -319,31 +319,29 @@ def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
     for name, *_ in made:
         counts[name] = counts.get(name, 0) + 1
     taken: dict[int, int] = {}
-    arrows_from: dict[str, list[tuple[int, DiagramEdge]]] = {}
-    for at, arrow in enumerate(diagram.arrows):
-        arrows_from.setdefault(arrow.start, []).append((at, arrow))
+    edges_from: dict[str, list[tuple[int, DiagramEdge]]] = {}
+    for at, edge in enumerate(diagram.edges):
+        edges_from.setdefault(edge.start, []).append((at, edge))
     for one, other in pairwise(made):
-        number = _arrow_taken(arrows_from.get(one[0], ()), one, other[0])
+        number = _edge_taken(edges_from.get(one[0], ()), one, other[0])
         if number is not None:
             taken[number] = taken.get(number, 0) + 1
-    boxes = tuple(
-        replace(box, visits=counts.get(box.name, 0), failed=box.name in failed)
-        for box in diagram.boxes
+    drawn = tuple(
+        replace(node, visits=counts.get(node.name, 0), failed=node.name in failed)
+        for node in diagram.nodes
     )
-    arrows = tuple(
-        replace(arrow, taken=taken.get(at, 0)) for at, arrow in enumerate(diagram.arrows)
-    )
-    return replace(diagram, boxes=boxes, arrows=arrows, is_run=True)
+    edges = tuple(replace(edge, taken=taken.get(at, 0)) for at, edge in enumerate(diagram.edges))
+    return replace(diagram, nodes=drawn, edges=edges, is_run=True)
 
 
 def mark_tasks(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
     """The same for tasks, which have no order: an edge to a task that was done was taken."""
     marked = mark_visits(diagram, visits)
-    done = {box.name: box.visits for box in marked.boxes}
-    arrows = tuple(
-        replace(one, taken=done[one.to] if done[one.start] else 0) for one in diagram.arrows
+    done = {node.name: node.visits for node in marked.nodes}
+    edges = tuple(
+        replace(one, taken=done[one.to] if done[one.start] else 0) for one in diagram.edges
     )
-    return replace(marked, arrows=arrows)
+    return replace(marked, edges=edges)
 
 
 def task_visits(journal: Journal) -> list[Visit]:
@@ -390,15 +388,15 @@ def _edge_in(outcome: Outcome) -> int | None:
     return None
 
 
-def _arrow_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: str) -> int | None:
+def _edge_taken(leaving: Sequence[tuple[int, DiagramEdge]], visit: Visit, to: str) -> int | None:
     """The edge that followed a visit: by its number, else the first one that leads there."""
-    edges = [(at, arrow) for at, arrow in leaving if arrow.style == "plain"]
+    edges = [(at, edge) for at, edge in leaving if edge.style == "plain"]
     number = visit[2] if len(visit) == 3 else None
     if number is not None and 0 < number <= len(edges) and edges[number - 1][1].to == to:
         return edges[number - 1][0]
-    errors = [(at, arrow) for at, arrow in leaving if arrow.style == "error"]
+    errors = [(at, edge) for at, edge in leaving if edge.style == "error"]
     likely = [*errors, *edges] if visit[1] else [*edges, *errors]
-    return next((at for at, arrow in likely if arrow.to == to), None)
+    return next((at for at, edge in likely if edge.to == to), None)
 
 
 # ── layout ───────────────────────────────────────────────────────────────
@@ -412,35 +410,35 @@ class Layout:
     """Layers from the top, each from the left: names of nodes, and of bends of edges."""
 
     layers: tuple[tuple[str, ...], ...]
-    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    routes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By the number of an edge: the nodes and bends that it passes, both ends included."""
     back: frozenset[int] = frozenset()
     """The edges that lead back up."""
 
 
 def layout(diagram: Diagram) -> Layout:
-    names = [box.name for box in diagram.boxes]
-    back = _leading_back(names, diagram.arrows)
-    forward = [(at, one) for at, one in enumerate(diagram.arrows) if at not in back]
+    names = [node.name for node in diagram.nodes]
+    back = _leading_back(names, diagram.edges)
+    forward = [(at, one) for at, one in enumerate(diagram.edges) if at not in back]
     # A label needs a layer between the nodes.
     depth = _depths(names, [(one.start, one.to, 2 if one.label else 1) for _, one in forward])
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name in names:
         layers[depth[name]].append(name)
-    ways: dict[int, tuple[str, ...]] = {}
-    for at, arrow in forward:
-        bends = [f"\0{at}:{level}" for level in range(depth[arrow.start] + 1, depth[arrow.to])]
-        for level, bend in enumerate(bends, depth[arrow.start] + 1):
+    routes: dict[int, tuple[str, ...]] = {}
+    for at, edge in forward:
+        bends = [f"\0{at}:{level}" for level in range(depth[edge.start] + 1, depth[edge.to])]
+        for level, bend in enumerate(bends, depth[edge.start] + 1):
             layers[level].append(bend)
-        ways[at] = (arrow.start, *bends, arrow.to)
-    return Layout(tuple(map(tuple, _with_few_crossings(layers, ways))), ways, back)
+        routes[at] = (edge.start, *bends, edge.to)
+    return Layout(tuple(map(tuple, _with_few_crossings(layers, routes))), routes, back)
 
 
-def _leading_back(names: Sequence[str], arrows: Sequence[DiagramEdge]) -> frozenset[int]:
+def _leading_back(names: Sequence[str], edges: Sequence[DiagramEdge]) -> frozenset[int]:
     """The edges that close a cycle, searched from the first node."""
     leaving: dict[str, list[int]] = {name: [] for name in names}
-    for at, arrow in enumerate(arrows):
-        leaving[arrow.start].append(at)
+    for at, edge in enumerate(edges):
+        leaving[edge.start].append(at)
     back: set[int] = set()
     seen: set[str] = set()
     for first in names:
@@ -456,7 +454,7 @@ def _leading_back(names: Sequence[str], arrows: Sequence[DiagramEdge]) -> frozen
             if found is None:
                 open_.discard(name)
                 path.pop()
-            elif (to := arrows[found].to) in open_:
+            elif (to := edges[found].to) in open_:
                 back.add(found)
             elif to not in seen:
                 seen.add(to)
@@ -485,13 +483,13 @@ def _depths(names: Sequence[str], pairs: Sequence[tuple[str, str, int]]) -> dict
 
 
 def _with_few_crossings(
-    layers: list[list[str]], ways: Mapping[int, tuple[str, ...]]
+    layers: list[list[str]], routes: Mapping[int, tuple[str, ...]]
 ) -> list[list[str]]:
     """Order each layer by the mean position of the neighbours, downwards and upwards in turn."""
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
-    for way in ways.values():
-        for one, other in pairwise(way):
+    for route in routes.values():
+        for one, other in pairwise(route):
             below.setdefault(one, []).append(other)
             above.setdefault(other, []).append(one)
     for number in range(ROUNDS):

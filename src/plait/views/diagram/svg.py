@@ -47,7 +47,7 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#1f2430
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The middle of a box or a bend, and how wide it is."""
+    """The middle of a node or a bend, and how wide it is."""
 
     x: float
     y: float
@@ -56,12 +56,12 @@ class Spot:
 
 def render_svg(diagram: Diagram) -> str:
     layout = laid_out(diagram)
-    boxes = {box.name: box for box in diagram.boxes}
-    spots, width, height = _place_nodes(diagram, layout, boxes)
+    nodes = {node.name: node for node in diagram.nodes}
+    spots, width, height = _place_nodes(diagram, layout, nodes)
     back = sorted(layout.back)
     # Edges back up are drawn at the right, each in one lane, beside their labels.
     lanes = {at: width + 26 + 22 * lane for lane, at in enumerate(back)}
-    labels = max((len(_label(diagram.arrows[at])) for at in back), default=0)
+    labels = max((len(_label(diagram.edges[at])) for at in back), default=0)
     beside = 22 * len(back) + labels * SMALL + 30 if back else 0
     whole = max(width + beside, len(diagram.title) * 9) + 2 * MARGIN
     tall = HEAD + height + 2 * MARGIN
@@ -73,11 +73,11 @@ def render_svg(diagram: Diagram) -> str:
         f'<rect class="page" width="{whole:.0f}" height="{tall:.0f}"/>',
         f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(diagram.title)}</text>',
         f'<g transform="translate({MARGIN},{HEAD + MARGIN})">',
-        *_arrows(diagram, layout, spots, lanes),
+        *_edges(diagram, layout, spots, lanes),
         *(
             line
-            for box in diagram.boxes
-            for line in _box(box, spots[box.name], is_run=diagram.is_run)
+            for node in diagram.nodes
+            for line in _node(node, spots[node.name], is_run=diagram.is_run)
         ),
         "</g>",
         "</svg>",
@@ -98,13 +98,15 @@ _MARKERS: Final = f"<defs>{''.join(map(_marker, ('tip', 'tip-error', 'tip-was'))
 
 
 def _place_nodes(
-    diagram: Diagram, layout: Layout, boxes: Mapping[str, DiagramNode]
+    diagram: Diagram, layout: Layout, nodes: Mapping[str, DiagramNode]
 ) -> tuple[dict[str, Spot], float, float]:
     """The positions of nodes and bends, and the width and height of all."""
-    labels = {way[1]: _label(diagram.arrows[at]) for at, way in layout.ways.items() if len(way) > 2}
+    labels = {
+        route[1]: _label(diagram.edges[at]) for at, route in layout.routes.items() if len(route) > 2
+    }
     widths = {
-        name: _width(boxes[name])
-        if name in boxes
+        name: _width(nodes[name])
+        if name in nodes
         else max(BEND, len(labels.get(name, "")) * SMALL + 10)
         for layer in layout.layers
         for name in layer
@@ -113,7 +115,7 @@ def _place_nodes(
     whole, top = max(rows, default=120.0), 0.0
     spots: dict[str, Spot] = {}
     for layer, row in zip(layout.layers, rows, strict=True):
-        left, high = (whole - row) / 2, HEIGHT if any(name in boxes for name in layer) else LOW
+        left, high = (whole - row) / 2, HEIGHT if any(name in nodes for name in layer) else LOW
         for name in layer:
             spots[name] = Spot(left + widths[name] / 2, top + high / 2, widths[name])
             left += widths[name] + GAP
@@ -121,29 +123,29 @@ def _place_nodes(
     return spots, whole, top - BETWEEN
 
 
-def _width(box: DiagramNode) -> float:
-    return max(84.0, len(box.name) * LETTER + 34, min(len(box.about), LABEL) * SMALL + 24)
+def _width(node: DiagramNode) -> float:
+    return max(84.0, len(node.name) * LETTER + 34, min(len(node.about), LABEL) * SMALL + 24)
 
 
-def _box(box: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
-    faint = " faint" if is_run and not box.visits else ""
-    mark = " bad" if box.failed else " was" if box.visits else ""
+def _node(node: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
+    faint = " faint" if is_run and not node.visits else ""
+    mark = " bad" if node.failed else " was" if node.visits else ""
     left, top = spot.x - spot.width / 2, spot.y - HEIGHT / 2
-    style = "tool" if box.sign == "shell" else box.sign
-    round_ = 22 if box.sign in ("return", "end") else 3 if box.sign == "gate" else 9
-    yield f'<g class="{faint.strip()}"><title>{escape(_tooltip(box))}</title>'
+    style = "tool" if node.shape == "shell" else node.shape
+    round_ = 22 if node.shape in ("return", "end") else 3 if node.shape == "gate" else 9
+    yield f'<g class="{faint.strip()}"><title>{escape(_tooltip(node))}</title>'
     yield (
         f'<rect class="box {style}{mark}" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" '
         f'height="{HEIGHT}" rx="{round_}"/>'
     )
-    base = spot.y + 4 if not box.about else spot.y - 3
-    yield _text(spot.x, base, box.name)
-    if box.about:
-        yield _text(spot.x, spot.y + 13, shorten(box.about, LABEL), "about")
-    if box.visits > 1:
+    base = spot.y + 4 if not node.about else spot.y - 3
+    yield _text(spot.x, base, node.name)
+    if node.about:
+        yield _text(spot.x, spot.y + 13, shorten(node.about, LABEL), "about")
+    if node.visits > 1:
         right = left + spot.width
         yield f'<circle class="badge" cx="{right:.1f}" cy="{top:.1f}" r="10"/>'
-        yield _text(right, top + 4, str(box.visits), "count")
+        yield _text(right, top + 4, str(node.visits), "count")
     yield "</g>"
 
 
@@ -153,30 +155,30 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "middle")
     )
 
 
-def _tooltip(box: DiagramNode) -> str:
-    visits = f"; visited {box.visits} times" if box.visits else ""
-    return f"{box.name}: {box.sign}" + (f" {box.about}" if box.about else "") + visits
+def _tooltip(node: DiagramNode) -> str:
+    visits = f"; visited {node.visits} times" if node.visits else ""
+    return f"{node.name}: {node.shape}" + (f" {node.about}" if node.about else "") + visits
 
 
-def _arrows(
+def _edges(
     diagram: Diagram, layout: Layout, spots: Mapping[str, Spot], lanes: Mapping[int, float]
 ) -> Iterator[str]:
-    leaving = _ports(diagram.arrows, layout, spots)
+    leaving = _ports(diagram.edges, layout, spots)
     labels: list[str] = []
-    for at, arrow in enumerate(diagram.arrows):
-        faint = " faint" if diagram.is_run and not arrow.taken else ""
-        style = " ".join(["edge", *(["error"] if arrow.style == "error" else [])])
-        style += (" was" if arrow.taken else "") + faint
+    for at, edge in enumerate(diagram.edges):
+        faint = " faint" if diagram.is_run and not edge.taken else ""
+        style = " ".join(["edge", *(["error"] if edge.style == "error" else [])])
+        style += (" was" if edge.taken else "") + faint
         if at in lanes:
-            path, x, y = _back(arrow, spots, lanes[at])
+            path, x, y = _back(edge, spots, lanes[at])
         else:
-            path, x, y = _forward(layout.ways[at], spots, leaving[at])
-        title = f"<title>{escape(_whole(arrow))}</title>"
-        tip = "tip-was" if arrow.taken else "tip-error" if arrow.style == "error" else "tip"
+            path, x, y = _forward(layout.routes[at], spots, leaving[at])
+        title = f"<title>{escape(_whole(edge))}</title>"
+        tip = "tip-was" if edge.taken else "tip-error" if edge.style == "error" else "tip"
         yield f'<path class="{style}" d="{path}" marker-end="url(#{tip})">{title}</path>'
-        if label := _label(arrow):
+        if label := _label(edge):
             labels += _render_label(
-                x, y, label, faint, is_beside=at in lanes or len(layout.ways[at]) == 2
+                x, y, label, faint, is_beside=at in lanes or len(layout.routes[at]) == 2
             )
     yield from labels  # above every line
 
@@ -192,16 +194,16 @@ def _render_label(x: float, y: float, label: str, faint: str, *, is_beside: bool
 
 
 def _ports(
-    arrows: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Spot]
+    edges: Sequence[DiagramEdge], layout: Layout, spots: Mapping[str, Spot]
 ) -> dict[int, float]:
     """Where each edge leaves its node: in the order of their targets, from the left."""
-    by_box: dict[str, list[int]] = {}
-    for at in layout.ways:
-        by_box.setdefault(arrows[at].start, []).append(at)
+    by_node: dict[str, list[int]] = {}
+    for at in layout.routes:
+        by_node.setdefault(edges[at].start, []).append(at)
     found: dict[int, float] = {}
-    for name, every in by_box.items():
+    for name, every in by_node.items():
         spot = spots[name]
-        every.sort(key=lambda at: spots[layout.ways[at][1]].x)
+        every.sort(key=lambda at: spots[layout.routes[at][1]].x)
         step = min(26.0, spot.width / (len(every) + 1))
         for place, at in enumerate(every):
             found[at] = spot.x + (place - (len(every) - 1) / 2) * step
@@ -209,11 +211,11 @@ def _ports(
 
 
 def _forward(
-    way: Sequence[str], spots: Mapping[str, Spot], port: float
+    route: Sequence[str], spots: Mapping[str, Spot], port: float
 ) -> tuple[str, float, float]:
-    points = [(port, spots[way[0]].y + HEIGHT / 2)]
-    points += [(spots[name].x, spots[name].y) for name in way[1:-1]]
-    points.append((spots[way[-1]].x, spots[way[-1]].y - HEIGHT / 2 - 2))
+    points = [(port, spots[route[0]].y + HEIGHT / 2)]
+    points += [(spots[name].x, spots[name].y) for name in route[1:-1]]
+    points.append((spots[route[-1]].x, spots[route[-1]].y - HEIGHT / 2 - 2))
     path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for (x1, y1), (x2, y2) in pairwise(points):
         half = (y2 - y1) / 2
@@ -224,8 +226,8 @@ def _forward(
     return path, max(x1, x2) + 6, (y1 + y2) / 2 + 4
 
 
-def _back(arrow: DiagramEdge, spots: Mapping[str, Spot], lane: float) -> tuple[str, float, float]:
-    one, other = spots[arrow.start], spots[arrow.to]
+def _back(edge: DiagramEdge, spots: Mapping[str, Spot], lane: float) -> tuple[str, float, float]:
+    one, other = spots[edge.start], spots[edge.to]
     right, left = one.x + one.width / 2, other.x + other.width / 2 + 2
     low, high = one.y + 9, other.y - 9
     middle = (low + high) / 2
@@ -237,10 +239,10 @@ def _back(arrow: DiagramEdge, spots: Mapping[str, Spot], lane: float) -> tuple[s
     return path, lane + 6, middle + 4
 
 
-def _label(arrow: DiagramEdge) -> str:
-    count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
-    return shorten(arrow.label, LABEL) + count if arrow.label or count else ""
+def _label(edge: DiagramEdge) -> str:
+    count = f" ×{edge.taken}" if edge.taken > 1 else ""
+    return shorten(edge.label, LABEL) + count if edge.label or count else ""
 
 
-def _whole(arrow: DiagramEdge) -> str:
-    return f"{arrow.start} → {arrow.to}" + (f": {arrow.label}" if arrow.label else "")
+def _whole(edge: DiagramEdge) -> str:
+    return f"{edge.start} → {edge.to}" + (f": {edge.label}" if edge.label else "")

@@ -29,44 +29,44 @@ def diagram_lines(diagram: Diagram) -> Iterator[Line]:
 
 def render_text(diagram: Diagram) -> Iterator[Line]:
     layout = laid_out(diagram)
-    boxes = {box.name: box for box in diagram.boxes}
-    wide = min(28, max((len(box.name) for box in diagram.boxes), default=0))
+    nodes = {node.name: node for node in diagram.nodes}
+    wide = min(28, max((len(node.name) for node in diagram.nodes), default=0))
     yield diagram.title, "bold"
-    for name in (name for layer in layout.layers for name in layer if name in boxes):
+    for name in (name for layer in layout.layers for name in layer if name in nodes):
         yield (
-            _head(boxes[name], wide, is_first=name == diagram.boxes[0].name),
-            _colour(boxes[name], diagram),
+            _head(nodes[name], wide, is_first=name == diagram.nodes[0].name),
+            _colour(nodes[name], diagram),
         )
-        leaving = [(at, arrow) for at, arrow in enumerate(diagram.arrows) if arrow.start == name]
-        for place, (at, arrow) in enumerate(leaving):
+        leaving = [(at, edge) for at, edge in enumerate(diagram.edges) if edge.start == name]
+        for place, (at, edge) in enumerate(leaving):
             yield (
-                _edge(arrow, at, layout, is_last=place == len(leaving) - 1),
-                _edge_colour(arrow, diagram),
+                _edge(edge, at, layout, is_last=place == len(leaving) - 1),
+                _edge_colour(edge, diagram),
             )
 
 
-def _head(box: DiagramNode, wide: int, *, is_first: bool) -> str:
-    state = "failed" if box.failed else "running" if box.visits else "waiting"
+def _head(node: DiagramNode, wide: int, *, is_first: bool) -> str:
+    state = "failed" if node.failed else "running" if node.visits else "waiting"
     mark = FIRST if is_first and state == "waiting" else sign(state)
-    visits = f"   {pluralize(box.visits, 'visit')}" if box.visits else ""
-    about = f"{box.sign} {shorten(' '.join(box.about.split()), WIDEST)}".rstrip()
-    return f"{mark} {box.name:<{wide}}  {about}{visits}".rstrip()
+    visits = f"   {pluralize(node.visits, 'visit')}" if node.visits else ""
+    about = f"{node.shape} {shorten(' '.join(node.about.split()), WIDEST)}".rstrip()
+    return f"{mark} {node.name:<{wide}}  {about}{visits}".rstrip()
 
 
-def _edge(arrow: DiagramEdge, at: int, layout: Layout, *, is_last: bool) -> str:
-    label = shorten(" ".join(arrow.label.split()), WIDEST)
+def _edge(edge: DiagramEdge, at: int, layout: Layout, *, is_last: bool) -> str:
+    label = shorten(" ".join(edge.label.split()), WIDEST)
     corner = "└" if is_last else "├"
-    count = f" ×{arrow.taken}" if arrow.taken > 1 else ""
+    count = f" ×{edge.taken}" if edge.taken > 1 else ""
     up = " ↑" if at in layout.back else ""
     line = f"─ {label} ─" if label else "──"
-    return f"  {corner}{line}▶ {arrow.to}{up}{count}"
+    return f"  {corner}{line}▶ {edge.to}{up}{count}"
 
 
-def _colour(box: DiagramNode, diagram: Diagram) -> str:
-    if box.failed:
+def _colour(node: DiagramNode, diagram: Diagram) -> str:
+    if node.failed:
         return "red"
-    return "green" if box.visits else "dim" if diagram.is_run else ""
+    return "green" if node.visits else "dim" if diagram.is_run else ""
 
 
-def _edge_colour(arrow: DiagramEdge, diagram: Diagram) -> str:
-    return "green" if arrow.taken else "dim" if diagram.is_run or arrow.style == "error" else ""
+def _edge_colour(edge: DiagramEdge, diagram: Diagram) -> str:
+    return "green" if edge.taken else "dim" if diagram.is_run or edge.style == "error" else ""
