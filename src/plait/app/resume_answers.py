@@ -101,13 +101,13 @@ def marked_done_in(opened: OpenRun, items: Iterable[str]) -> list[str]:
 def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     """Return the value of a step marked as done; None: there is no such step any more."""
     from plait.agents.turns import recorded_tool_call
-    from plait.engine.unknown import UNSEEN
+    from plait.engine.unknown import MARKED_DONE_RESULT
 
     if (call := recorded_tool_call(journal, path)) is not None:
         return call
     if not _is_call(path) and _step_at(steps, path) is None:
         return None
-    return dict(UNSEEN)
+    return dict(MARKED_DONE_RESULT)
 
 
 def _require_steps(

@@ -251,7 +251,7 @@ limits: {turns: 4, spend: 0.10}
 Greet {input:name} with the tool, and say in one line what it answered.
 """
 
-DIRECTIVE_TALK: Final = """\
+DIRECTIVE_RECORDING: Final = """\
 # Recorded answers of a model: no server and no key are needed.
 - answer:
     text: I call the tool.
@@ -285,7 +285,7 @@ tasks:
     context: [greeting]
 """
 
-ENSEMBLE_TALK: Final = """\
+ENSEMBLE_RECORDING: Final = """\
 # Recorded answers of a model: no server and no key are needed.
 - answer:
     text: Hello, Ada! Come in and take a seat by the window.
@@ -299,13 +299,13 @@ extends: replay
 file: .ai/hello.replay.yaml
 """
 
-TALK: Final = ".ai/hello.replay.yaml"
+RECORDING: Final = ".ai/hello.replay.yaml"
 FLOWS: Final[Mapping[str, Mapping[str, str]]] = {
     # kind: its files, the flow first
     "workflow": {"hello.yaml": FLOW},
     "graph": {"hello.yaml": GRAPH},
-    "directive": {"hello.md": DIRECTIVE, TALK: DIRECTIVE_TALK},
-    "ensemble": {"hello.yaml": ENSEMBLE, TALK: ENSEMBLE_TALK},
+    "directive": {"hello.md": DIRECTIVE, RECORDING: DIRECTIVE_RECORDING},
+    "ensemble": {"hello.yaml": ENSEMBLE, RECORDING: ENSEMBLE_RECORDING},
 }
 
 

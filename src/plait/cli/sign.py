@@ -94,7 +94,7 @@ KINDS: Final = {"tools": "tool", "config": "config", DIRECTIVES: "directive"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SignableFile:
     """A file in the tools, config or directives of a space."""
 
     space: Space
@@ -119,7 +119,7 @@ class Place:
         return KINDS[self.relative.partition("/")[0]]
 
 
-def find_location(spaces: Spaces, given: str) -> Place:
+def find_location(spaces: Spaces, given: str) -> SignableFile:
     """An id, `directive:` and an id, or the path of a file of the project's or the user's space."""
     if os.path.isfile(given):
         return _place_of_file(spaces, given)
@@ -127,15 +127,15 @@ def find_location(spaces: Spaces, given: str) -> Place:
     found = spaces.find(given.removeprefix(DIRECTIVE), folder=folder)
     if found is None:
         raise spaces.missing(given.removeprefix(DIRECTIVE), folder=folder)
-    return Place(found.space, found.relative)
+    return SignableFile(found.space, found.relative)
 
 
-def _place_of_file(spaces: Spaces, path: str) -> Place:
+def _place_of_file(spaces: Spaces, path: str) -> SignableFile:
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for space in spaces.all:
         relative = os.path.relpath(real, os.path.realpath(space.root)).replace(os.sep, "/")
         if relative.partition("/")[0] in KINDS:
-            return Place(space, relative)
+            return SignableFile(space, relative)
     places = " or ".join(
         os.path.join(space.root, "tools") for space in spaces.spaces if space.name != "system"
     )
@@ -147,7 +147,7 @@ def _place_of_file(spaces: Spaces, path: str) -> Place:
     )
 
 
-def _all_places(spaces: Spaces) -> Iterator[Place]:
+def _all_places(spaces: Spaces) -> Iterator[SignableFile]:
     space = next(space for space in spaces.spaces if space.name == "project")
     walks = [os.walk(os.path.join(space.root, top), followlinks=False) for top in KINDS]
     for folder, folders, files in chain(*walks):
@@ -155,14 +155,14 @@ def _all_places(spaces: Spaces) -> Iterator[Place]:
             name for name in folders if not name.startswith((".", "__")) and name != "node_modules"
         )
         for name in sorted(files):
-            place = Place(
+            place = SignableFile(
                 space, os.path.relpath(os.path.join(folder, name), space.root).replace(os.sep, "/")
             )
-            if not name.startswith(".") and _is_signed(place):
+            if not name.startswith(".") and _should_sign(place):
                 yield place
 
 
-def _is_signed(place: Place) -> bool:
+def _should_sign(place: SignableFile) -> bool:
     """Is it a tool, a file that a tool needs, or a directive?"""
     match place.kind:
         case "tool":
@@ -172,7 +172,7 @@ def _is_signed(place: Place) -> bool:
     return place.extension in (*EXTENSIONS, ".json")
 
 
-def _sign(place: Place, key: PrivateKey) -> None:
+def _sign(place: SignableFile, key: PrivateKey) -> None:
     if place.space.name == "system":
         what = f"'{place.id}' belongs to the installation, which is checked by its manifest"
         raise InputError(
@@ -185,7 +185,7 @@ def _sign(place: Place, key: PrivateKey) -> None:
         )
     data = contents[0]
     if has_comment_syntax(place.extension):
-        now = _after(data)
+        now = _signing_time(data)
         signed = sign_bytes(
             data, kind=place.kind, item_id=place.id, extension=place.extension, key=key, now=now
         )
@@ -202,7 +202,7 @@ def _sign(place: Place, key: PrivateKey) -> None:
         replace_file(f"{place.path}.sig", detached)
 
 
-def _after(data: bytes) -> float:
+def _signing_time(data: bytes) -> float:
     """Now, or one second after the signature in the file: the new one must be newer."""
     now = time.time()
     try:

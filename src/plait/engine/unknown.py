@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _UNSEEN: Final = "unseen"
 
-UNSEEN: Final[dict[str, Json]] = {
+MARKED_DONE_RESULT: Final[dict[str, Json]] = {
     "output": "",
     "stderr": "",
     "exit_code": 0,

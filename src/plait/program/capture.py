@@ -54,7 +54,7 @@ def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Jso
     """Return the variable and its facts for a frame.
 
     Raises StepError if the output of a successful step is truncated or has another format. For a
-    failed step and for a result marked UNSEEN the value is null then.
+    failed step and for MARKED_DONE_RESULT the value is null then.
     """
     facts = result_facts(ended)
     if facts["success"]:

@@ -24,7 +24,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import find_git_root, project_in_worktree
 from plait.core.values import NOT_KNOWN, Json
 from plait.engine.outcome import Failure, StepError, require_success
-from plait.engine.paths import BEGINNING
+from plait.engine.paths import BASELINE
 from plait.engine.perform import StepContext
 from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.engine.unknown import is_unknown_result
@@ -218,7 +218,7 @@ def _baseline_step() -> Step:
         return None if found is None else found.record()
 
     return LeafStep(
-        BEGINNING, "snapshot", "what the repository holds", BEGINNING, FunctionAction(snapshot)
+        BASELINE, "snapshot", "what the repository holds", BASELINE, FunctionAction(snapshot)
     )
 
 

@@ -28,7 +28,7 @@ from plait.schema.field_types import (
     TemplateTree,
 )
 from plait.schema.hook_tables import HOOKS_FIELD, LIMITS_FIELD
-from plait.schema.shared import NAME, ON_EMPTY_FIELD, PARALLEL, PARAMETERS, TIMEOUT_MEANING, TRIES
+from plait.schema.shared import NAME, ON_EMPTY_FIELD, PARALLEL, PARAMETERS, RETRY, TIMEOUT_MEANING
 
 NODE_NAME: Final = PlainText("a name: letters, digits, _ - and .", r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 NODE_TYPES: Final = ("action", "gate", "return", "foreach")
@@ -173,7 +173,7 @@ FORMS: Final = (
                 "the same tool call is made once in a project",
                 False,
             ),
-            Field("retry", TRIES, "its attempts; each item of a foreach has its own"),
+            Field("retry", RETRY, "its attempts; each item of a foreach has its own"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             Field(
                 "env_requires",

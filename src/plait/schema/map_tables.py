@@ -29,9 +29,9 @@ from plait.schema.shared import (
     FILE,
     ON_EMPTY_FIELD,
     PARALLEL,
+    RETRY,
     STEP,
     STEP_LIST,
-    TRIES,
 )
 
 FORMATS: Final = ("json", "jsonl", "csv", "text")
@@ -92,7 +92,7 @@ FORMS: Final = (
             Field(
                 "timeout_config", Record("timeout_config"), "limits of older files; write timeout"
             ),
-            Field("retry", TRIES, "the attempts of a failed item; each runs all its steps again"),
+            Field("retry", RETRY, "the attempts of a failed item; each runs all its steps again"),
             ENV_FIELD,
             Field("error_policy", Record("error_policy"), "what happens when items fail"),
             *ERROR_FIELDS,

@@ -48,7 +48,7 @@ MODEL: Final = OneOf((TemplateText(), Record("prompt")), "a prompt, or a map: pr
 BACKEND: Final = PlainText(
     f"one of {', '.join(BACKENDS)}, or dask://HOST:PORT", rf"{'|'.join(BACKENDS)}|dask://[^\s/]+"
 )
-TRIES: Final = OneOf(
+RETRY: Final = OneOf(
     (Integer(1, MOST_ATTEMPTS), Record("retry")), "a number of attempts, or a map: retry"
 )
 _GO_ON: Final = ("ignore", "ignored", "continue", "skip", "pass", "proceed", "none", "ok")

@@ -42,9 +42,9 @@ from plait.schema.shared import (
     ON_EMPTY_FIELD,
     ON_FAILURE,
     PARALLEL,
+    RETRY,
     STEP,
     TIMEOUT_MEANING,
-    TRIES,
 )
 
 _HOST: Final = PlainText(
@@ -170,7 +170,7 @@ FORMS: Final = (
                 aliases=("cwd",),
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("retry", TRIES, "its attempts"),
+            Field("retry", RETRY, "its attempts"),
             *CAPTURE_FIELDS,
             Field(
                 "output_file",

@@ -81,7 +81,7 @@ class Index:
                 if not self._has_tables():
                     for statement in _TABLES:
                         execute(statement)
-        if self._stamp_now() != self._stamp_then():
+        if self._current_stamp() != self._stored_stamp():
             self._catch_up()
 
     def _has_tables(self) -> bool:
@@ -125,7 +125,7 @@ class Index:
         The index is locked meanwhile, so no other process makes a run.
         """
         with self._change():
-            if self._stamp_now() != self._stamp_then():
+            if self._current_stamp() != self._stored_stamp():
                 self._reconcile()
             (last,) = self._connection.execute(
                 "SELECT coalesce(max(number), 0) FROM runs"
@@ -139,7 +139,7 @@ class Index:
     def remove(self, run: str, remove: Callable[[], bool]) -> bool:
         """Delete a run from the index if `remove` has removed its folder."""
         with self._change():
-            is_current = self._stamp_now() == self._stamp_then()
+            is_current = self._current_stamp() == self._stored_stamp()
             if not remove():
                 return False
             self._connection.execute("DELETE FROM runs WHERE id = ?", (run,))
@@ -175,7 +175,7 @@ class Index:
             [(run, *self._read_position(run)) for run in there - known], may_have_ended=True
         )
 
-    def _stamp_now(self) -> str:
+    def _current_stamp(self) -> str:
         """It changes when an entry of the folder comes or goes."""
         try:
             status = os.stat(self._folder)
@@ -183,13 +183,13 @@ class Index:
             return ""
         return f"{status.st_dev} {status.st_ino} {status.st_mtime_ns} {status.st_nlink}"
 
-    def _stamp_then(self) -> str:
+    def _stored_stamp(self) -> str:
         found = self._connection.execute("SELECT stamp FROM folder").fetchone()
         return "" if found is None else str(found[0])
 
     def _keep_stamp(self) -> None:
         self._connection.execute("DELETE FROM folder")
-        self._connection.execute("INSERT INTO folder VALUES(?)", (self._stamp_now(),))
+        self._connection.execute("INSERT INTO folder VALUES(?)", (self._current_stamp(),))
 
     @contextmanager
     def _change(self) -> Iterator[None]:

@@ -159,17 +159,17 @@ class FlowPacker:
     def add_secrets(self, secrets: Iterable[Secret]) -> None:
         self._run.secrets.add(secret.reveal() for secret in secrets)
 
-    def pack_items(self, digest: str, map_run: MapRun, works: Sequence[WorkItem]) -> bytes:
-        return pack_items(digest, [self._item_task(map_run, work) for work in works])
+    def pack_items(self, digest: str, map_run: MapRun, items: Sequence[WorkItem]) -> bytes:
+        return pack_items(digest, [self._item_task(map_run, item) for item in items])
 
-    def _item_task(self, map_run: MapRun, work: WorkItem) -> ItemTask:
+    def _item_task(self, map_run: MapRun, item: WorkItem) -> ItemTask:
         if self._run.replay.is_first_run:
             ctx = map_run.ctx
-            return ItemTask(work, ctx.time_left(), ctx.can_replay)
-        step, ctx = map_run.item_step(work)
+            return ItemTask(item, ctx.time_left(), ctx.can_replay)
+        step, ctx = map_run.item_step(item)
         records = tuple(_records_below(self._run.journal, step, ctx.path, ctx.replay_after))
         usage = tuple(self._run.budgets.earlier.below(ctx.path))
-        return ItemTask(work, ctx.time_left(), ctx.can_replay, records, usage)
+        return ItemTask(item, ctx.time_left(), ctx.can_replay, records, usage)
 
 
 def _records_below(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def build_action(
-    builder: Compilation, fields: Fields, place: CompileContext, strict: bool
+    builder: Compilation, fields: Fields, context: CompileContext, strict: bool
 ) -> tuple[str, Action | None]:
     command = next((name for name in schema.ACTION_FIELDS if fields.has(name)), None)
     match command:
@@ -56,9 +56,9 @@ def build_action(
         case "write_file":
             return "write_file", _write_file(fields, strict)
         case "foreach":
-            return "foreach", _foreach(builder, fields, place, strict)
+            return "foreach", _foreach(builder, fields, context, strict)
         case "use":
-            return "block", _use(builder, fields, place, strict)
+            return "block", _use(builder, fields, context, strict)
         case "workflow":
             from plait.lang.workflow.subworkflow import build_subworkflow
 
@@ -140,7 +140,7 @@ def _session(fields: Fields, inner: Fields) -> SessionOptions | None:
     )
 
 
-def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict: bool) -> Action:
+def _foreach(builder: Compilation, fields: Fields, context: CompileContext, strict: bool) -> Action:
     node = fields.get("foreach")
     assert node is not None
     inner = fields.child("foreach")
@@ -159,11 +159,13 @@ def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict
         source = CommandSource(to_template(node), strict=strict)
     else:
         source = ValueSource(to_template(node), strict)
-    place = place.inside(fields)
-    each = builder.steps("do", fields.items("do"), place, kind="item", title="each item")
+    context = context.inside(fields)
+    each = builder.steps("do", fields.items("do"), context, kind="item", title="each item")
     most = fields.get("max_items")
     source_data = ["foreach", node.data(), None if most is None else most.data(), builder.around]
-    found = json_digest([*source_data, *builder.head.used_in(node, most), *builder.reaching(place)])
+    found = json_digest(
+        [*source_data, *builder.head.used_in(node, most), *builder.reaching(context)]
+    )
     parallel = fields.optional_flag("parallel")
     return foreach(
         source,
@@ -177,13 +179,13 @@ def _foreach(builder: Compilation, fields: Fields, place: CompileContext, strict
     )
 
 
-def _use(builder: Compilation, fields: Fields, place: CompileContext, strict: bool) -> Action:
-    block = place.blocks.get(fields.text("use") or "")
+def _use(builder: Compilation, fields: Fields, context: CompileContext, strict: bool) -> Action:
+    block = context.blocks.get(fields.text("use") or "")
     assert block is not None, "what uses a block that does not exist was refused"
     steps = builder.steps(
         "block",
         block.steps,
-        replace(place.inside(fields), blocks=block.home),
+        replace(context.inside(fields), blocks=block.home),
         kind="block",
         title=block.name,
     )

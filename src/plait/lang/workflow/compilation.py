@@ -121,7 +121,7 @@ class Compilation:
         self,
         name: str,
         items: Many[nodes.Node],
-        place: CompileContext,
+        context: CompileContext,
         *,
         kind: str = "phase",
         title: str = "",
@@ -147,12 +147,12 @@ class Compilation:
             calls=self.calls.inside(path),
         )
 
-    def reaching(self, place: CompileContext) -> list[Json]:
+    def reaching(self, context: CompileContext) -> list[Json]:
         """Data of outer steps for the fingerprint of a step; [] if there is none."""
-        if not place.reaching:
+        if not context.reaching:
             return []
-        outer: list[Json] = [[name, sort_keys(node.data())] for name, node in place.reaching]
-        return [outer, *self.head.used_in(*(node for _, node in place.reaching))]
+        outer: list[Json] = [[name, sort_keys(node.data())] for name, node in context.reaching]
+        return [outer, *self.head.used_in(*(node for _, node in context.reaching))]
 
 
 class Declarations:

@@ -65,17 +65,17 @@ class WorkflowCompiler(Compilation):
     """Compiles nodes without problems to steps."""
 
     def phases(self) -> Phases:
-        place = CompileContext(self.flow.blocks)
+        context = CompileContext(self.flow.blocks)
         document = self.flow.document
         steps = document.items if isinstance(document, nodes.Sequence) else None
         if self.fields.has("steps"):
             steps = self.fields.items("steps")
         found = Phases(
-            steps=None if steps is None else self.steps("steps", steps, place),
-            setup=self.setup(place),
-            map=self.compile_map(place),
-            reduce=self.phase("reduce", place),
-            merge=self.phase("merge", place),
+            steps=None if steps is None else self.steps("steps", steps, context),
+            setup=self.setup(context),
+            map=self.compile_map(context),
+            reduce=self.phase("reduce", context),
+            merge=self.phase("merge", context),
             map_lists=frozenset(used_map_lists(self.templates, document)),
         )
         self.tracks |= {*tracked_names(self.templates), *(("step",) if self.watches else ())}
@@ -83,37 +83,37 @@ class WorkflowCompiler(Compilation):
 
     # ── phases ───────────────────────────────────────────────────────────
 
-    def phase(self, key: str, place: CompileContext) -> Steps | None:
+    def phase(self, key: str, context: CompileContext) -> Steps | None:
         node = self.fields.get(key)
         if node is None:
             return None
         if isinstance(node, nodes.Sequence):
-            return self.steps(key, node.items, place)
+            return self.steps(key, node.items, context)
         fields = self.fields.child(key)
         assert fields is not None
-        place = replace(place, env=dict(fields.variables("env")))
-        return self.steps(key, fields.items("steps"), place, timeout=fields.seconds("timeout"))
+        context = replace(context, env=dict(fields.variables("env")))
+        return self.steps(key, fields.items("steps"), context, timeout=fields.seconds("timeout"))
 
-    def setup(self, place: CompileContext) -> Steps | None:
-        steps = self.phase("setup", place)
+    def setup(self, context: CompileContext) -> Steps | None:
+        steps = self.phase("setup", context)
         fields = self.fields.child("setup")
         if steps is None or fields is None or not fields.has("capture_outputs"):
             return steps
         return add_setup_captures(steps, fields)
 
-    def compile_map(self, place: CompileContext) -> Map | None:
+    def compile_map(self, context: CompileContext) -> Map | None:
         fields = self.fields.child("map")
         if fields is None:
             return None
         from plait.lang.workflow.map import compile_map
 
-        return compile_map(self, fields, place)
+        return compile_map(self, fields, context)
 
     def steps(
         self,
         name: str,
         items: Many[nodes.Node],
-        place: CompileContext,
+        context: CompileContext,
         *,
         kind: str = "phase",
         title: str = "",
@@ -121,7 +121,7 @@ class WorkflowCompiler(Compilation):
     ) -> Steps:
         names = step_names(items)
         works = [
-            self.action_step(node, called, at, place)
+            self.action_step(node, called, at, context)
             for at, (node, called) in enumerate(zip(items, names, strict=True))
         ]
         policy = DEFAULT_POLICY if timeout is None else Policy(timeout=timeout)
@@ -130,7 +130,7 @@ class WorkflowCompiler(Compilation):
     # ── one step ─────────────────────────────────────────────────────────
 
     def action_step(
-        self, node: nodes.Node, name: str, index: int, place: CompileContext
+        self, node: nodes.Node, name: str, index: int, context: CompileContext
     ) -> ActionStep:
         if isinstance(node, nodes.Scalar):
             node = expand_short_step(node)
@@ -140,10 +140,10 @@ class WorkflowCompiler(Compilation):
         own = fields.optional_flag("strict")
         wants_strict = self.strict if own is None else own
         strict = wants_strict and not (own is None and self.lenient)
-        inner = place.below()
+        inner = context.below()
         kind, action = build_action(self, fields, inner, strict)
         env = {
-            **place.env,
+            **context.env,
             **(dict(older.variables("env")) if older else {}),
             **dict(fields.variables("env")),
         }
@@ -152,9 +152,9 @@ class WorkflowCompiler(Compilation):
             name=name,
             kind=kind,
             title=title,
-            fingerprint=self.fingerprint(node, place, wants_strict, action),
+            fingerprint=self.fingerprint(node, context, wants_strict, action),
             action_fingerprint=self.fingerprint(
-                node, place, wants_strict, action, without=FOLLOWING
+                node, context, wants_strict, action, without=FOLLOWING
             ),
             action=action,
             change_check=None if action is None else parse_change_check(self, fields, older),
@@ -172,7 +172,7 @@ class WorkflowCompiler(Compilation):
                 if (steps := self.following(after, exit_code_name(code), inner)) is not None
             },
             validation=self.validation(fields, inner),
-            continue_on_error=place.forgiving
+            continue_on_error=context.forgiving
             or fields.flag("continue_on_error")
             or bool(older and older.flag("continue_on_error")),
             strict=strict,
@@ -188,7 +188,7 @@ class WorkflowCompiler(Compilation):
     def fingerprint(
         self,
         node: nodes.Node,
-        place: CompileContext,
+        context: CompileContext,
         strict: bool,
         action: Action | None,
         *,
@@ -196,9 +196,9 @@ class WorkflowCompiler(Compilation):
     ) -> str:
         node = _without(node, without)
         data = fingerprint_data(node, schema.STEP)
-        phase = {name: value.data() for name, value in place.of_phase.items()}
-        used = self.head.used_in(node, *place.of_phase.values())
-        parts = [sort_keys(data), self.around, phase, strict, *used, *self.reaching(place)]
+        phase = {name: value.data() for name, value in context.of_phase.items()}
+        used = self.head.used_in(node, *context.of_phase.values())
+        parts = [sort_keys(data), self.around, phase, strict, *used, *self.reaching(context)]
         own = sha256_hex(json_text(parts).encode("utf-8", "surrogatepass"))[:16]
         block = (
             [step.fingerprint for step in action.children]
@@ -215,7 +215,7 @@ class WorkflowCompiler(Compilation):
         self,
         node: nodes.Node | None,
         name: str,
-        place: CompileContext,
+        context: CompileContext,
         *,
         timeout: float | None = None,
     ) -> Steps | None:
@@ -223,43 +223,43 @@ class WorkflowCompiler(Compilation):
         if node is None:
             return None
         items = node.items if isinstance(node, nodes.Sequence) else (node,)
-        return self.steps(name, items, place, kind="handler", timeout=timeout)
+        return self.steps(name, items, context, kind="handler", timeout=timeout)
 
-    def handler(self, fields: Fields, place: CompileContext) -> FailureHandler | None:
+    def handler(self, fields: Fields, context: CompileContext) -> FailureHandler | None:
         older = fields.child("test")
         if not fields.has("on_failure") and older is not None:
             fields = older
         node = fields.get("on_failure")
         inner = fields.child("on_failure")
         if inner is not None:
-            return self.handler_map(inner, place)
+            return self.handler_map(inner, context)
         if node is None or (isinstance(node, nodes.Scalar) and node.value is False):
             return None
         if isinstance(node, nodes.Scalar) and node.value is True:
             return FailureHandler(
-                self.steps("on_failure", (), place, kind="handler"), fails_anyway=False
+                self.steps("on_failure", (), context, kind="handler"), fails_anyway=False
             )
-        steps = self.following(node, "on_failure", place)
+        steps = self.following(node, "on_failure", context)
         assert steps is not None
         is_agent = isinstance(node, nodes.Scalar) and str(node.value).startswith("/")
         return FailureHandler(steps, MENDED_ATTEMPTS if is_agent else 0)
 
-    def handler_map(self, fields: Fields, place: CompileContext) -> FailureHandler:
+    def handler_map(self, fields: Fields, context: CompileContext) -> FailureHandler:
         forgiving = (
             fields.flag("continue_on_error")
             or fields.optional_flag("handler_failure_fatal") is False
         )
-        place = replace(place, forgiving=place.forgiving or forgiving)
+        context = replace(context, forgiving=context.forgiving or forgiving)
         steps = self.steps(
             "on_failure",
             handler_commands(fields),
-            place,
+            context,
             kind="handler",
             timeout=fields.seconds("timeout"),
         )
         return FailureHandler(steps, _attempts(fields), fields.optional_flag("fail_workflow"))
 
-    def validation(self, fields: Fields, place: CompileContext) -> Validation | None:
+    def validation(self, fields: Fields, context: CompileContext) -> Validation | None:
         node = fields.get("validate")
         if node is None:
             return None
@@ -267,14 +267,18 @@ class WorkflowCompiler(Compilation):
 
         inner = fields.child("validate")
         if inner is None:
-            check = self.following(node, "check", place)
+            check = self.following(node, "check", context)
             assert check is not None
             return Validation(check)
         check = self.steps(
-            "check", handler_commands(inner), place, kind="check", timeout=inner.seconds("timeout")
+            "check",
+            handler_commands(inner),
+            context,
+            kind="check",
+            timeout=inner.seconds("timeout"),
         )
         completes = inner.child("on_incomplete")
-        steps = self.completing(inner, completes, place)
+        steps = self.completing(inner, completes, context)
         attempts = inner.integer("max_attempts")
         if attempts is None:
             attempts = completes.integer("max_attempts") if completes else 2
@@ -292,13 +296,13 @@ class WorkflowCompiler(Compilation):
         )
 
     def completing(
-        self, fields: Fields, completes: Fields | None, place: CompileContext
+        self, fields: Fields, completes: Fields | None, context: CompileContext
     ) -> Steps | None:
         if completes is None:
-            return self.following(fields.get("on_incomplete"), "on_incomplete", place)
+            return self.following(fields.get("on_incomplete"), "on_incomplete", context)
         timeout = completes.seconds("timeout")
         return self.steps(
-            "on_incomplete", handler_commands(completes), place, kind="handler", timeout=timeout
+            "on_incomplete", handler_commands(completes), context, kind="handler", timeout=timeout
         )
 
 

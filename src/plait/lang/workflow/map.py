@@ -46,13 +46,13 @@ BELONGS_TO: Final = {
 """Fields of `isolation`, and the kind that each belongs to."""
 
 
-def compile_map(builder: Compilation, fields: Fields, place: CompileContext) -> Map:
+def compile_map(builder: Compilation, fields: Fields, context: CompileContext) -> Map:
     node = fields.get("steps")
     inner = fields.child("steps")
     items = inner.items("steps") if inner is not None else fields.items("steps")
     assert node is not None
-    place = replace(place, env=dict(fields.variables("env")))
-    each = builder.steps("each", items, place, kind="item", title="each item")
+    context = replace(context, env=dict(fields.variables("env")))
+    each = builder.steps("each", items, context, kind="item", title="each item")
     found = _map_items(builder, fields)
     limits = fields.child("timeout_config")
     timeout = fields.seconds("timeout")

@@ -15,7 +15,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.outcome import Succeeded
-from plait.engine.paths import GROUND, is_below, join_path
+from plait.engine.paths import REPOSITORY_STATE, is_below, join_path
 from plait.engine.perform import StepContext, act
 from plait.engine.step import FunctionAction, Step
 from plait.program.worktrees.isolation import WorktreesByMap, in_worktree
@@ -78,7 +78,9 @@ def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> Step
     run, facts = ctx.run, _facts(value)
     if map_step.name not in run.shared(WorktreesByMap):  # the map was replayed
         require_worktrees(ctx).open(
-            RepositoryState(**result_mapping(run.journal.step(join_path(map_step.name, GROUND))))
+            RepositoryState(
+                **result_mapping(run.journal.step(join_path(map_step.name, REPOSITORY_STATE)))
+            )
         )
     source = str(facts["source"])
     merge = run.journal.step("merge")
@@ -127,13 +129,13 @@ def _require_target_branch(value: Json, reduce: Step, ctx: StepContext) -> None:
 
 def _is_done(ctx: StepContext, path: str) -> bool:
     """Whether an earlier run attempt completed it after everything before it."""
-    known = (
+    record = (
         ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.replay.is_first_run else None
     )
     return (
-        known is not None
-        and known.number > ctx.replay_after
-        and isinstance(known.outcome, Succeeded)
+        record is not None
+        and record.number > ctx.replay_after
+        and isinstance(record.outcome, Succeeded)
     )
 
 
@@ -142,7 +144,7 @@ def _has_begun(ctx: StepContext, path: str) -> bool:
     journal = ctx.run.journal
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
-    ended = any(known.number > ctx.replay_after for known in journal.steps_in(path))
+    ended = any(record.number > ctx.replay_after for record in journal.steps_in(path))
     return ended or any(is_below(begun, path) for begun in journal.find_unfinished())
 
 

@@ -29,7 +29,7 @@ from plait.engine.outcome import (
     Succeeded,
     require_success,
 )
-from plait.engine.paths import GROUND, MERGE, WORKTREE, join_path
+from plait.engine.paths import MERGE, REPOSITORY_STATE, WORKTREE, join_path
 from plait.engine.perform import StepContext, act, perform
 from plait.engine.step import FunctionAction, LeafStep, Step
 from plait.program.worktrees.merge import (
@@ -581,7 +581,11 @@ def _ground_step(isolation: Isolation) -> Step:
         return found.record()
 
     return LeafStep(
-        GROUND, ISOLATION, "the repository", isolation.fingerprint, FunctionAction(inspect)
+        REPOSITORY_STATE,
+        ISOLATION,
+        "the repository",
+        isolation.fingerprint,
+        FunctionAction(inspect),
     )
 
 
