@@ -403,7 +403,7 @@ def test_too_many_bad_answers_fail_loudly_with_the_raw_text() -> None:
     failure = failure_of(talked(agent(schema=VERDICT, max_output_retries=1), ToolServices(model)))
     assert (failure.kind, failure.message, failure.output["text"], len(model.asks)) == (
         "bad_answer",
-        "the model gave no answer of the schema, 2 times: it is not JSON",
+        "2 responses did not match the schema: it is not JSON",
         "yes!",
         2,
     )

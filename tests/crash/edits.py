@@ -60,7 +60,7 @@ PATHS: Final = {
 """By name: where each command is, in the order of the flow."""
 NAMES: Final = tuple(PATHS)
 CHANGED: Final = "the file has changed since these steps were done"
-ASKS: Final = "may run only once, was begun, and its end is not known"
+ASKS: Final = "may run at most once; it started, and its outcome is unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,7 +339,7 @@ def test_a_step_that_may_run_only_once_asks_instead_of_running_again() -> None:
     with pytest.raises(InputError) as caught:
         performed(again, new_run(journal=journal.reopen()))
     assert str(caught.value) == (
-        "step 'a fake' (a) may run only once, was begun, and its end is not known\n"
+        "step 'a fake' (a) may run at most once; it started, and its outcome is unknown\n"
         "fix: find out whether it did its work; then plait resume r1 --repeat a, or plait resume r1 --done a"
     )
     assert again.turns == []
@@ -362,7 +362,7 @@ def test_the_question_of_a_step_inside_is_no_outcome_of_those_around_it() -> Non
         performed(around(Fake([KeyboardInterrupt()], once)), new_run(journal=journal))
     again = Fake(["done"], once)
     for _ in range(2):
-        with pytest.raises(InputError, match=r"\(b/a\) may run only once"):
+        with pytest.raises(InputError, match=r"\(b/a\) may run at most once"):
             performed(around(again), new_run(journal=journal.reopen()))
     assert journal.step("b") is None
     assert performed(around(again), new_run(journal=journal.reopen(), repeat=["b/a"])) == Succeeded(
@@ -427,7 +427,9 @@ def test_a_step_that_is_done_once_and_was_cut_short_by_others_is_asked_about() -
 
     journal = MemoryJournal()
     performed(Whole([], Policy(timeout=0.01), "c", children=[first]), new_run(journal=journal))
-    with pytest.raises(InputError, match="may run only once, was begun, and its end is not known"):
+    with pytest.raises(
+        InputError, match="may run at most once; it started, and its outcome is unknown"
+    ):
         performed(
             Whole([], DEFAULT_POLICY, "c", children=[first]), new_run(journal=journal.reopen())
         )
@@ -731,7 +733,7 @@ def test_a_step_that_may_run_once_is_asked_about_when_its_guardian_was_lost() ->
         perform(Lost(), StepContext(first, "pay", Scope()))
     first.events.close()
     again = new_run_context("r", journal.reopen())
-    with pytest.raises(InputError, match="may run only once"):
+    with pytest.raises(InputError, match="may run at most once"):
         perform(Lost(), StepContext(again, "pay", Scope()))
     again.events.close()
 

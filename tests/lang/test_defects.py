@@ -1749,7 +1749,7 @@ def test_an_item_with_a_step_that_may_run_once_asks_until_it_is_answered(
     place.write("go", "")
     for _ in range(2):
         asked = place.resume(run)
-        assert "may run only once" in asked.message
+        assert "may run at most once" in asked.message
         assert (asked.result.status, asked.failed) == ("failed", [])
     path = asked.message.partition("--repeat ")[2].partition(",")[0]
     assert path.startswith("map/item:")
@@ -1777,7 +1777,7 @@ def test_all_steps_that_may_run_once_and_were_under_way_are_asked_about_at_once(
     paths = ["map/item:a/send", "map/item:b/send", "map/item:c/pay/run"]
     assert sorted(re.findall(r"--repeat (\S+),", asked)) == paths
     assert asked.count(f"plait resume {run} --done ") == 3
-    assert place.resume(run, done=paths[:1]).message.count("may run only once") == 2
+    assert place.resume(run, done=paths[:1]).message.count("may run at most once") == 2
     answered = place.resume(run, repeat=paths[1:])
     assert (answered.result.status, answered.result.counts["successful"]) == ("done", 3)
 

@@ -28,7 +28,7 @@ from plait.cli import runs, show
 from plait.core.errors import InputError
 from plait.engine.plan_log import PlannedStep
 
-ONCE = "may run only once, was begun, and its end is not known"
+ONCE = "may run at most once; it started, and its outcome is unknown"
 
 
 class Died(BaseException):

@@ -48,8 +48,8 @@ def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
 
 ADDRESSES = [
     # name            what is said
-    ("local://x",     "the backend 'local://x' has no such address\nfix: write --backend local"),
-    ("dask://",       "the backend 'dask://' has no such address\nfix: write dask://HOST:PORT, or dask alone"),
+    ("local://x",     "the backend 'local' takes no address\nfix: write --backend local"),
+    ("dask://",       "the address is missing in the backend 'dask://'\nfix: write dask://HOST:PORT, or dask alone"),
 ]  # fmt: skip
 
 

@@ -627,7 +627,7 @@ def test_a_step_that_may_run_once_is_asked_about_when_it_was_cut_and_all_around_
     flow = flow.replace("RETRY", "{attempts: 2, initial_delay: 0.01}")
     flow = flow.replace("PAY", "{id: pay, once: true, shell: 'echo pay >> seen; sleep 30'}")
     ended = place.run(flow)
-    assert "may run only once, was begun, and its end is not known" in ended.message
+    assert "may run at most once; it started, and its outcome is unknown" in ended.message
     assert place.text("seen") == "pay\n"
 
 

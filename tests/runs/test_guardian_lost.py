@@ -23,7 +23,7 @@ from runs.stories import Place, new_place
 
 LOST = (
     "the guardian, through which Plait starts processes, has ended, and with it whatever it ran\n"
-    "fix: look who killed it (lack of memory?), then go on: what it ran was cut short and is done again"
+    "fix: find out what killed it (out of memory?), then plait resume: what it ran was cut short and is done again"
 )
 # The parent of every process that a step starts is the guardian.
 KILLS = "[ -e killed ] || { touch killed; kill -9 $PPID; sleep 60; }; echo ok"

@@ -395,7 +395,7 @@ def test_an_answer_that_fits_no_schema_is_asked_for_again(top: Path) -> None:
     answers = iter([says("one"), says("two"), says('{"n": 3}')])
     journal, fakes = MemoryJournal(), Services(top, lambda _: next(answers))
     assert said(run_attempt(top, "f.yaml", flow, fakes, journal)) == (
-        "the model gave no answer of the schema, 2 times: it is not JSON"
+        "2 responses did not match the schema: it is not JSON"
     )
     assert isinstance(run_attempt(top, "f.yaml", flow, fakes, journal), Succeeded)
     assert fakes.questions == 3

@@ -113,7 +113,7 @@ def test_a_tree_nests_so_deep_and_no_deeper() -> None:
     for _ in range(MAX_TREE_DEPTH + 1):
         tree = [tree]
     compile_template(tree)
-    with pytest.raises(LimitError, match="a tree nested more than 100 deep"):
+    with pytest.raises(LimitError, match="this value is nested more than 100 levels deep"):
         compile_template([tree])
     for _ in range(100_000):
         tree = [tree]

@@ -94,12 +94,13 @@ def make_backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
     module, _, attribute = known[kind].partition(":")
     make: type[Backend] = getattr(import_module(module), attribute)
     if at and not (address and make.takes_address):
-        fix = (
-            f"write --backend {kind}"
-            if address
-            else f"write {kind}{ADDRESS}HOST:PORT, or {kind} alone"
+        what, fix = (
+            (f"the backend '{kind}' takes no address", f"write --backend {kind}")
+            if not make.takes_address
+            else (
+                f"the address is missing in the backend '{name}'",
+                f"write {kind}{ADDRESS}HOST:PORT, or {kind} alone",
+            )
         )
-        raise InputError(
-            f"the backend '{name}' has no such address", fix=fix, code="unknown-backend"
-        )
+        raise InputError(what, fix=fix, code="unknown-backend")
     return make(address) if at else make()

@@ -380,10 +380,8 @@ class AgentSession:
         bad = self._bad_answers + 1
         if bad <= self.agent.max_output_retries:
             return None
-        tries = f"{bad} time{'' if bad == 1 else 's'}"
-        return Failure(
-            f"the model gave no answer of the schema, {tries}: {'; '.join(wrong)}", "bad_answer"
-        )
+        responses = f"{bad} response{'' if bad == 1 else 's'}"
+        return Failure(f"{responses} did not match the schema: {'; '.join(wrong)}", "bad_answer")
 
     def _parse_response(self, response: ModelResponse) -> StructuredResult:
         """Return the structured output of a response, and its schema errors."""

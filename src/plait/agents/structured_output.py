@@ -70,7 +70,7 @@ def read_json(written: str) -> Json:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not is_json_safe(data):
-        raise ValueError("not plain")
+        raise ValueError("holds values that JSON cannot represent")
     return data
 
 

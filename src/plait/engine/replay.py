@@ -257,7 +257,7 @@ def _replay_event(step: Step, ctx: StepContext, recorded: StepRecord) -> StepFin
 
 def _question(run: str, path: str, title: str) -> Problem:
     return Problem(
-        f"step '{title}' ({path}) may run only once, was begun, and its end is not known",
+        f"step '{title}' ({path}) may run at most once; it started, and its outcome is unknown",
         None,
         f"find out whether it did its work; then plait resume {run} --repeat {path}, "
         f"or plait resume {run} --done {path}",

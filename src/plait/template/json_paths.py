@@ -85,7 +85,7 @@ def compile_query(text: str, source: Source | None = None) -> Query:
 
     source = source or Source("json_path", text)
     if len(text) > MAX_TEXT:
-        what = f"a json_path of more than {MAX_TEXT:,} characters"
+        what = f"this json_path has more than {MAX_TEXT:,} characters"
         raise LimitError(what, Span(source, 0, 1), "choose by 'filter' instead", code="too-long")
     try:
         return Query(text, _environment().compile(text))

@@ -322,7 +322,9 @@ def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> 
     name = place if isinstance(place, str) else place.name
     if depth > MAX_TREE_DEPTH and isinstance(template, Mapping | list | tuple):
         raise LimitError(
-            f"a tree nested more than {MAX_TREE_DEPTH} deep", name, code="nested-too-deep"
+            f"this value is nested more than {MAX_TREE_DEPTH} levels deep",
+            name,
+            code="nested-too-deep",
         )
     if template.__class__ is dict or isinstance(template, Mapping):
         items = tuple(

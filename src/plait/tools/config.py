@@ -182,7 +182,7 @@ class Config:
                 yield name
 
     def only_of_author(self, template: Template) -> bool:
-        """Is it the author's own text, also through other keys, whatever callers and surroundings
+        """Is it the author's own text, also through other keys, whatever callers and environment
         say?
         """
         return self._of_author(template, set())

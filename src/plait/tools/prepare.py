@@ -623,14 +623,14 @@ def _mask_environment(environment: Environment) -> Environment:
 
 
 def _secret_names(chain: Chain, environment: Environment) -> list[str]:
-    """The secrets of the surroundings that the authors of a chain refer to, or at least seem to."""
+    """The secrets of the environment that the authors of a chain refer to, or at least seem to."""
     headers = [item.header for item in chain.elements]
     written = repr([(header.config, header.env_config) for header in headers])
     return [name for name in environment.secrets if name in written]
 
 
 def _secret_values(environment: Environment, names: Iterable[str]) -> frozenset[str]:
-    """The variables of the tool that are secret, and what is called so in its surroundings."""
+    """The variables of the tool that are secret, and what is called so in its environment."""
     declared = {value.value for value in environment.child.values() if value.secret}
     secrets = declared | {environment.lookup[name] for name in names if name in environment.lookup}
     return frozenset(secrets.union(filter(None, map(password_in, secrets))))

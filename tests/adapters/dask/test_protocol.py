@@ -144,7 +144,7 @@ REFUSED = [
     ("map: {input: {items: [1]}, isolation: worktree, steps: [{shell: x}]}",
      "a map with isolation cannot run on a cluster\nfix: run the flow with --backend local"),
     ("map: {input: {items: [1]}, steps: [{shell: 'echo ${step.files_changed}'}]}",
-     "a flow that asks what its steps change cannot run on a cluster: git is asked in one place\n"
+     "a flow that tracks changes (such as step.files_*, git.* or commit_required) cannot run on a cluster: they are tracked in one process\n"
      "fix: run the flow with --backend local"),
 ]  # fmt: skip
 

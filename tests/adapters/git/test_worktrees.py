@@ -809,7 +809,7 @@ def test_the_lock_of_another_git_is_not_taken_away(tmp_path: Path) -> None:
     lock = place.repository / ".git" / "index.lock"
     lock.write_bytes(b"DIRC")
     message = failure_of(place.run_attempt()).message
-    assert "another git works in your working tree" in message
+    assert "another git process holds the lock of your working tree" in message
     assert lock.read_bytes() == b"DIRC"
     lock.unlink()
     assert isinstance(place.run_attempt(), Succeeded)

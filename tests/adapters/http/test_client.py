@@ -761,7 +761,7 @@ def test_a_certificate_that_this_machine_does_not_know_is_refused(
 def test_a_server_without_tls_is_not_spoken_to_in_clear(site: Site, client: Client) -> None:
     site.on("/", lambda x: x.reply())
     error = refused(client, get(site.url("/", "api.example").replace("http:", "https:")))
-    assert (error.what, error.code) == ("no secure connection could be agreed on", "tls")
+    assert (error.what, error.code) == ("the TLS handshake failed", "tls")
 
 
 def test_a_redirect_from_https_to_http_is_refused(

@@ -435,7 +435,7 @@ print(run(["echo", "again"]).stdout)
     )
     assert done.stdout.decode() == (
         "the guardian, through which Plait starts processes, has ended, and with it whatever it ran\n"
-        "fix: look who killed it (lack of memory?), then go on: what it ran was cut short and is done again\n"
+        "fix: find out what killed it (out of memory?), then plait resume: what it ran was cut short and is done again\n"
         "b'again\\n'\n"
     )
     assert nobody_left(token)

@@ -240,7 +240,7 @@ ENDS = [
     (404, "model_not_found",         "refused",      1, "the provider 'openai' answered 404 Not Found (model_not_found), and says \"says ***\": "
                                                         "look at the name of the model, and at base_url and path of the provider"),
     (400, "context_length_exceeded", "refused",      1, "the provider 'openai' answered 400 Bad Request (context_length_exceeded), and says \"says ***\": "
-                                                        "it does not take this question"),
+                                                        "it rejected the request"),
     (302, "",                        "refused",      1, "the provider 'openai' answered 302 Found, and says \"says ***\": "
                                                         "it redirects, which a key does not follow; write the last address as base_url"),
 ]  # fmt: skip
@@ -278,7 +278,7 @@ def test_what_a_server_says_about_an_error_is_reported_on_one_line(
         failed = failure(provider("chat_completions", server.url))
     assert (
         failed.message
-        == f"the provider 'openai' answered 400 Bad Request{reported}: it does not take this question"
+        == f"the provider 'openai' answered 400 Bad Request{reported}: it rejected the request"
     )
 
 
@@ -429,7 +429,7 @@ def test_half_an_answer_is_none_and_is_kept(family: str) -> None:
         failed = failure(provider(family, server.url), on_text=heard.append)
     assert failed.kind == "network"
     assert failed.message.startswith(f"the answer of '{FILES[family]}' broke off: ")
-    assert failed.message.endswith("; nothing of it counts")
+    assert failed.message.endswith("; the partial response is not used")
     assert failed.output["text"] == "".join(heard) == "Grüße aus "
     assert len(server.bodies) == 1  # it may have been paid for
 
@@ -441,7 +441,7 @@ def test_a_stream_that_ends_politely_but_too_early_is_broken(family: str) -> Non
     with serving(events(data[:until])) as server:
         failed = failure(provider(family, server.url))
     assert failed.message == (
-        f"the answer of '{FILES[family]}' broke off: the stream ended before the answer did; nothing of it counts"
+        f"the answer of '{FILES[family]}' broke off: the stream ended before the answer did; the partial response is not used"
     )
 
 
@@ -452,7 +452,7 @@ def test_a_body_that_does_not_say_why_it_ends_is_broken_and_paid_for() -> None:
         failed = failure(provider("chat_completions", server.url))
     assert (failed.kind, failed.message) == (
         "server_error",
-        f"the answer of '{FILES['chat_completions']}' broke off: it does not say why it ends; nothing of it counts",
+        f"the answer of '{FILES['chat_completions']}' broke off: it does not say why it ends; the partial response is not used",
     )
     assert failed.output["usage"]["input"] == body["usage"]["prompt_tokens"]
 
@@ -465,7 +465,7 @@ def test_a_fault_inside_a_stream_is_one_of_the_server() -> None:
     assert (failed.kind, failed.message) == (
         "server_error",
         "the answer of 'anthropic' broke off: the server says it failed (overloaded_error), "
-        '"too many questions"; nothing of it counts',
+        '"too many questions"; the partial response is not used',
     )
 
 

@@ -298,7 +298,7 @@ def test_a_stream_that_is_one_endless_event_is_a_failure_of_the_server(family: s
         failed = failure(provider(family, server.url))
     assert failed.kind == "server_error"
     assert failed.message.endswith(
-        "expected events of at most 8,388,608 bytes; nothing of it counts"
+        "expected events of at most 8,388,608 bytes; the partial response is not used"
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plait import schema
 from plait.core.documents import parse
 from plait.core.errors import InputError, PlaitError
+from plait.core.masking import Masker
 from plait.engine.events import Note
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import StepError
@@ -1015,14 +1016,21 @@ def test_an_input_that_does_not_exist_is_never_run_as_a_command(tmp_path: Path) 
     assert fakes.asked == []
 
 
-def test_a_short_secret_is_warned_of_and_never_quoted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pin", "masked"), [
+    ("12345", "wherever it occurs, even in other data"),
+    ("1234",  "wherever it occurs, even in other data"),
+    ("123",   "only where it stands alone, not inside words"),
+])  # fmt: skip
+def test_a_short_secret_is_warned_of_and_never_quoted(
+    tmp_path: Path, pin: str, masked: str
+) -> None:
     text = "secrets: {PIN: PIN, KEY: KEY}\nsteps: [{shell: pwd}]\n"
-    (warning,) = load(tmp_path, text, environ={"PIN": "12345", "KEY": "123456"}).warnings
+    (warning,) = load(tmp_path, text, environ={"PIN": pin, "KEY": "123456"}).warnings
     assert (warning.severity, warning.code) == ("warning", "short-secret")
-    assert warning.problem.what == (
-        "the secret 'PIN' has fewer than 6 characters: they are masked wherever they occur, even in other data"
-    )
-    assert "12345" not in str(warning.problem)
+    what = f"the secret 'PIN' has fewer than 6 characters: it is masked {masked}"
+    assert warning.problem.what == what
+    assert pin not in str(warning.problem)
+    assert (Masker([pin]).mask(f"x{pin}x") == "x***x") == masked.startswith("wherever")
 
 
 def test_a_field_that_items_lack_is_noted_once(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Checkout:
             _link(marked, self._lock)
         except FileExistsError:
             raise InputError(
-                "another git works in your working tree",
+                "another git process holds the lock of your working tree",
                 self._lock,
                 "wait for it, or remove this file if nothing works there any more; then plait "
                 "resume",

@@ -172,7 +172,7 @@ class GitWorktrees:
                 if number > MOST_FAILURES:
                     raise self._git.failure("worktree add", made, commit, self._folder)
         raise InputError(
-            "this item has too many worktrees",
+            f"this item has {MOST_TRIES - 1} worktrees or branches, and cannot have more",
             self._folder,
             "plait worktrees --clean",
             code="no-worktrees",
@@ -512,7 +512,7 @@ class GitWorktrees:
             if not os.path.lexists(path):
                 return self._copy_inputs(path, inputs)
         raise InputError(
-            "this item has too many folders",
+            f"this item has {MOST_TRIES - 1} folders, and cannot have more",
             self._folder,
             "plait worktrees --clean",
             code="no-worktrees",

@@ -301,13 +301,13 @@ def _tls_error(error: BaseException) -> BaseException:
             return timeout_error()
         case ConnectionError():
             return RequestError(
-                "the connection broke off while it was being secured",
+                "the server closed the connection during the TLS handshake",
                 fix="check that the server speaks TLS on this port",
                 code="unreachable",
             )
         case OSError() | ValueError():
             return RequestError(
-                "no secure connection could be agreed on",
+                "the TLS handshake failed",
                 fix="check that the server speaks TLS on this port",
                 code="tls",
             )

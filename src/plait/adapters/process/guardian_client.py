@@ -628,7 +628,8 @@ def _guardian_lost() -> GuardianError:
     return GuardianError(
         "the guardian, through which Plait starts processes, has ended, and with it whatever it "
         "ran",
-        fix="look who killed it (lack of memory?), then go on: what it ran was cut short and is done again",
+        fix="find out what killed it (out of memory?), then plait resume: what it ran was cut short "
+        "and is done again",
         code="guardian",
     )
 

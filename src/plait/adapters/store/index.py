@@ -54,7 +54,7 @@ class Entry:
 
 
 class Index:
-    """One connection. Raises `sqlite3.Error` or DamagedIndex if the file is useless."""
+    """One connection. Raises `sqlite3.Error` or DamagedIndex if the file cannot be used."""
 
     def __init__(self, path: str, folder: str, read_position: Callable[[str], RunPosition]) -> None:
         self._folder = folder

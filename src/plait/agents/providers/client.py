@@ -305,7 +305,7 @@ class HttpModel:
                 ": it redirects, which a key does not follow; write the last address as base_url",
             )
         kind = failure_kind_of_status(status)
-        return ("refused", ": it does not take this question") if kind == "failed" else (kind, wait)
+        return ("refused", ": it rejected the request") if kind == "failed" else (kind, wait)
 
     def _request_failure(self, error: RequestError, attempt: int) -> Failure:
         what = f"the provider '{self.name}' gave no answer: {error.what}{_after(attempt)}"
@@ -374,7 +374,7 @@ class HttpModel:
         }
         return StepError(
             Failure(
-                f"the answer of '{self.name}' broke off: {why}; nothing of it counts",
+                f"the answer of '{self.name}' broke off: {why}; the partial response is not used",
                 kind,
                 output=output,
             )

@@ -55,8 +55,8 @@ def _problems(loaded: LoadedFlow, map_step: Map) -> Iterator[Problem]:
         yield Problem(what, None, fix, code="not-on-cluster")
     if loaded.program.tracks:
         what = (
-            "a flow that asks what its steps change cannot run on a cluster: git is asked in one "
-            "place"
+            "a flow that tracks changes (such as step.files_*, git.* or commit_required) cannot "
+            "run on a cluster: they are tracked in one process"
         )
         yield Problem(what, None, fix, code="not-on-cluster")
     for path, step in iter_steps(map_step):

@@ -74,7 +74,7 @@ def _together(problems: list[Problem]) -> PlaitError:
 
 
 class _Hooks:
-    """What json asks on its way; a doubt calls for the second look."""
+    """Callbacks for json.loads; they set `doubt` if the slow check must run."""
 
     def __init__(self) -> None:
         self.doubt = False
@@ -100,9 +100,7 @@ class _Hooks:
 
 
 def _is_deeper(data: Json, levels: int) -> bool:
-    """Whether lists and maps stand in each other on more levels than these; by loop, as it may be
-    many.
-    """
+    """Are lists and maps nested deeper than `levels`? Iterative, because nesting may be deep."""
     holders = _holders([data])
     for _ in range(levels):
         holders = [

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from plait import schema
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.masking import SHORTEST
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.lang.analysis.names import detect_profile
@@ -204,9 +205,15 @@ def _resolve_values(
 def _short_secrets(environment: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
     for name, secret in environment.secrets.items():
         if len(secret.reveal()) < SHORT_SECRET:
+            # The masker leaves the shortest ones inside words: a mask there would spell them out.
+            where_masked = (
+                "only where it stands alone, not inside words"
+                if len(secret.reveal()) < SHORTEST
+                else "wherever it occurs, even in other data"
+            )
             what = (
                 f"the secret '{name}' has fewer than {SHORT_SECRET} characters: "
-                "they are masked wherever they occur, even in other data"
+                f"it is masked {where_masked}"
             )
             where, fix = fields.span("secrets"), "choose a longer one, or do not declare it"
             yield Finding(Problem(what, where, fix, code="short-secret"), "warning")

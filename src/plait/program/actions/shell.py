@@ -86,7 +86,7 @@ def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
     failure = Failure(ctx.run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
     if error.ended is None:
         return failure
-    ended: ProcessResult = error.ended  # type: ignore[assignment]  # that of our hands
+    ended: ProcessResult = error.ended  # type: ignore[assignment]  # raised by the process adapter
     _note_losses(ended, ctx)
     return replace(
         failure, output={**process_result_record(ended, ctx), "exit_code": TIMEOUT_EXIT_CODE}

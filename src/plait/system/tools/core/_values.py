@@ -32,7 +32,7 @@ def with_values(
             pieces.append(write(values[name]))
         except UnicodeEncodeError:
             raise InputError(
-                f"the value of '{name}' holds bytes that are no text",
+                f"the value of '{name}' holds bytes that are not UTF-8",
                 fix="give text",
                 code="bad-parameters",
             ) from None

@@ -87,7 +87,7 @@ def _literal(value: Any) -> str:
 def _data(params: dict[str, Any], project_path: str | None) -> Any:
     if ("data" in params) == ("path" in params):
         raise InputError(
-            "give either data or path",
+            "give exactly one of data and path",
             fix='{"query": "$.a", "data": {"a": 1}}',
             code="bad-parameters",
         )
