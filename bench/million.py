@@ -57,9 +57,9 @@ def million_tables(items: int) -> Iterator[Table]:
     with all_cores():
         few = median(_run_in_new(FEW).rate for _ in range(3))
         with tempfile.TemporaryDirectory() as folder:
-            seen = _run(Path(folder), items)
+            seen = _run(Path(folder, "project"), items)
             yield _run_table(items, seen, few)
-            yield _asked_table(items, Path(folder))
+            yield _asked_table(items, Path(folder, "project"))
 
 
 def _run_table(items: int, seen: Seen, few: float) -> Table:
@@ -120,11 +120,11 @@ def _asked_table(items: int, folder: Path) -> Table:
 
 def _run_in_new(items: int) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
-        return _run(Path(folder), items)
+        return _run(Path(folder, "project"), items)
 
 
 def _run(folder: Path, items: int) -> Seen:
-    (folder / ".ai").mkdir()
+    (folder / ".ai").mkdir(parents=True)
     _write_flow(folder, "nowhere")
     with (folder / "items.jsonl").open("w", encoding="ascii") as file:
         file.writelines(f'{{"id":{n},"n":{n % 1000}}}\n' for n in range(items))
@@ -211,5 +211,5 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _env(folder: Path) -> dict[str, str]:
-    home = str(folder / "home")
+    home = str(folder.parent / "home")  # a user space inside the project is refused
     return {**os.environ, "PYTHONPATH": str(SOURCES), "HOME": home, "USER_SPACE": home}
