@@ -3,7 +3,7 @@
 # FETCH=1      `make check` downloads interpreters that are missing, where it can
 # FUZZ_RUNS=…  how many random cases each fuzz script tries (default: each script's own full number)
 # OLD=…        the checkout that `make compare` compares with
-# ARGS=…       further arguments for pytest
+# ARGS=…       further arguments for pytest, `make bench` and `make compare`
 
 PYTHON ?=
 FETCH ?=
@@ -81,10 +81,10 @@ crash: $(STAMP) ## kills, signals, full disks and power cuts in the middle of ru
 	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m share --ignore=tests/template
 
 bench: $(BENCH_STAMP) $(PEERS_STAMP) ## measure, and write docs/benchmarks.md
-	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py
+	@BENCH_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python bench/run.py $(ARGS)
 
 compare: $(STAMP) ## compare with another checkout by computing time (OLD=its folder)
-	@$(BIN)/python bench/compare.py $(OLD)
+	@$(BIN)/python bench/compare.py $(OLD) $(ARGS)
 
 figures: $(STAMP) ## print how the code reads, in figures
 	@$(BIN)/python bench/figures.py

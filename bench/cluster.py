@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from fanout import TASKS, Task
-from measure import all_cores, race_once_each
-from tables import Bar, Row, Table, compared, shown
+from measure import all_cores, race_trees
+from tables import Bar, Plan, Row, Table, compared, shown
 
 from plait.app.runs import Options, run_flow
 
@@ -31,26 +32,29 @@ THREADS = 2
 START_LIMIT = 30.0
 
 
-def cluster_tables(*, items: int, rounds: int) -> Iterator[Table]:
+def cluster_tables(*, items: int, rounds: int) -> Iterator[Plan]:
     if find_spec("distributed") is None:
         missing = (Row(BY_PLAIT, ("distributed is not installed",)),)
-        yield Table("Items on a Dask cluster", "", ("", ""), missing)
+        yield Plan("Items on a Dask cluster", lambda title: Table(title, "", ("", ""), missing))
         return
-    with all_cores(), _cluster() as address:
+    with all_cores(), ExitStack() as stack:
+        cluster = cache(lambda: stack.enter_context(_cluster()))  # only for a table that is wanted
         for task in TASKS:
-            yield _table(task, address, items, rounds)
+            title = f"{items:,} items on a Dask cluster: {task.name}"
+            yield Plan(title, partial(_table, task, cluster, items, rounds))
 
 
-def _table(task: Task, address: str, items: int, rounds: int) -> Table:
+def _table(task: Task, cluster: Callable[[], str], items: int, rounds: int, title: str) -> Table:
+    address = cluster()
     with tempfile.TemporaryDirectory() as folder:
         file = _flow_file(Path(folder), task, items)
         contenders: dict[str, Callable[[int], object]] = {
             BY_HAND: lambda _: _by_hand(task, address, items),
             BY_PLAIT: lambda _: _by_plait(file, address, items),
         }
-        times = race_once_each(contenders, rounds=rounds)
+        times = race_trees(contenders, rounds=rounds)
     table = compared(
-        f"{items:,} items on a Dask cluster: {task.name}",
+        title,
         f"{WORKERS} workers of {THREADS} threads on this host. By hand: `client.map` of a function "
         "that "
         f"calls `subprocess.run`, then `client.gather`. The bar: at most {MOST:g} times that.",
@@ -59,7 +63,7 @@ def _table(task: Task, address: str, items: int, rounds: int) -> Table:
         bars={BY_PLAIT: Bar(MOST)},
     )
     each = tuple(
-        Row(f"{name}, an item", (shown(seen.least / items), "", "")) for name, seen in times.items()
+        Row(f"{name}, an item", (shown(seen.least / items),)) for name, seen in times.items()
     )
     return Table(table.title, table.meaning, table.columns, (*table.rows, *each))
 

@@ -1,10 +1,11 @@
 """Compare this tree with another one: whole commands, in turn, by computing time.
 
-    python bench/compare.py OTHER [--rounds 9] [--only map]
+    python bench/compare.py OTHER [--rounds 9] [--only map] [--beside-load]
 
 OTHER is a checkout of another version with its own `.venv` (`make .venv/.stamp` makes one).  Each
 row is a command that both versions run in a folder of their own.  Computing time is that of the
 whole process tree, user and system; the ratio is new ÷ old, by the least and by the median times.
+On a busy machine it measures nothing unless --beside-load is given.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,7 +20,9 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+
+from load import refuse_beside_load
+from measure import adopt_orphans, spent
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -79,6 +81,9 @@ ROWS = (
 
 def main() -> int:
     options = _options()
+    if not options.beside_load:
+        refuse_beside_load()
+    adopt_orphans()
     trees = {"old": options.other.resolve(), "new": ROOT}
     with tempfile.TemporaryDirectory() as folder:
         places = {name: _project(tree, Path(folder) / name) for name, tree in trees.items()}
@@ -93,6 +98,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare this tree with another one.")
     parser.add_argument("other", type=Path, help="a checkout with its own .venv")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--beside-load", action="store_true", help="also on a busy machine")
     parser.add_argument("--only", help="rows whose name holds this text")
     return parser.parse_args()
 
@@ -116,7 +122,7 @@ def _measure(row: Row, trees: dict[str, Path], places: dict[str, Path], rounds: 
             run = _runner(tree, places[name], row.folder)
             if row.before:
                 run(row.before)
-            used, seconds = run(row.arguments)
+            seconds, used = run(row.arguments)
             if number:  # the first round fills caches
                 computing[name].append(used)
                 wall[name].append(seconds)
@@ -137,7 +143,9 @@ def _runner(
     command = str(tree / ".venv" / "bin" / "plait")
 
     def run(arguments: tuple[str, ...]) -> tuple[float, float]:
-        before, start = _used(), perf_counter()
+        return spent(lambda: once(arguments))
+
+    def once(arguments: tuple[str, ...]) -> None:
         done = subprocess.run(
             [command, *arguments],
             cwd=project / folder,
@@ -147,14 +155,8 @@ def _runner(
         )
         if done.returncode:
             raise SystemExit(f"{tree}: {arguments}: {done.stderr.decode()}{done.stdout.decode()}")
-        return _used() - before, perf_counter() - start
 
     return run
-
-
-def _used() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import contenders
@@ -13,7 +14,7 @@ from contenders import CACHED, CAREFUL, HOT_DICT, HOT_SCOPE, LIMIT, TRUSTING
 from dialects import written
 from jinja2 import Environment
 from measure import Times, race, race_once_each
-from tables import Bar, Row, Table, compared, times_as
+from tables import Bar, Plan, Row, Table, compared, times_as
 
 import plait
 from plait.core.documents import parse as parse_document
@@ -29,14 +30,15 @@ SIZES = tuple(1 << power for power in range(16, 21))
 # ── hot ──────────────────────────────────────────────────────────────────
 
 
-def hot_tables(*, rounds: int) -> Iterator[Table]:
+def hot_tables(*, rounds: int) -> Iterator[Plan]:
     for case in cases():
-        yield _hot_table(case, race(contenders.contenders(case), rounds=rounds))
+        yield Plan(f"{case.key}: {case.title}", partial(_hot_table, case, rounds))
 
 
-def _hot_table(case: Case, times: dict[str, Times]) -> Table:
+def _hot_table(case: Case, rounds: int, title: str) -> Table:
+    times = race(contenders.contenders(case), rounds=rounds)
     bars = {HOT_DICT: HOT_BAR, HOT_SCOPE: HOT_BAR}
-    table = compared(f"{case.key}: {case.title}", _hot_meaning(case), times, to=LIMIT, bars=bars)
+    table = compared(title, _hot_meaning(case), times, to=LIMIT, bars=bars)
     ours = {LIMIT, TRUSTING, HOT_DICT, HOT_SCOPE, CACHED, CAREFUL}
     best_peer = min(seen.least for name, seen in times.items() if name not in ours)
     slower = max(times[HOT_DICT].least, times[HOT_SCOPE].least)
@@ -70,27 +72,30 @@ def _hot_meaning(case: Case) -> str:
 # ── the first time ───────────────────────────────────────────────────────
 
 
-def first_tables(*, rounds: int) -> Iterator[Table]:
+def first_tables(*, rounds: int) -> Iterator[Plan]:
+    for case in (case for case in cases() if case.key in ("T1 int", "T2 workflow")):
+        yield Plan(f"First rendering, {case.key}", partial(_first_table, case, rounds))
+
+
+def _first_table(case: Case, rounds: int, title: str) -> Table:
     """A new text each time, so that no cache can help."""
     environment = Environment(keep_trailing_newline=True)
-    for case in (case for case in cases() if case.key in ("T1 int", "T2 workflow")):
-        ours, theirs = contenders.plait_source(case), written(case.tree, dialects.jinja)
-        times = race_once_each(
-            {
-                "Jinja2 from_string, render": _first_by_jinja(environment, theirs, case.values),
-                "plait.compile, render": _first_by_compile(ours, case.values),
-                "plait.render": _first_by_render(ours, case.values),
-            },
-            rounds=rounds,
-        )
-        yield compared(
-            f"First rendering, {case.key}",
-            "A text never seen before: parse, compile, render. The bar: ten times faster than "
-            "Jinja2.",
-            times,
-            to="Jinja2 from_string, render",
-            bars={"plait.compile, render": FIRST_BAR, "plait.render": FIRST_BAR},
-        )
+    ours, theirs = contenders.plait_source(case), written(case.tree, dialects.jinja)
+    times = race_once_each(
+        {
+            "Jinja2 from_string, render": _first_by_jinja(environment, theirs, case.values),
+            "plait.compile, render": _first_by_compile(ours, case.values),
+            "plait.render": _first_by_render(ours, case.values),
+        },
+        rounds=rounds,
+    )
+    return compared(
+        title,
+        "A text never seen before: parse, compile, render. The bar: ten times faster than Jinja2.",
+        times,
+        to="Jinja2 from_string, render",
+        bars={"plait.compile, render": FIRST_BAR, "plait.render": FIRST_BAR},
+    )
 
 
 def _first_by_jinja(
@@ -116,9 +121,13 @@ REPEATED = {
 }
 
 
-def linearity_table(*, rounds: int, sizes: tuple[int, ...] = SIZES) -> Table:
+def linearity_table(*, rounds: int, sizes: tuple[int, ...]) -> Plan:
+    return Plan("Parsing long texts", partial(_linearity_table, rounds, sizes))
+
+
+def _linearity_table(rounds: int, sizes: tuple[int, ...], title: str) -> Table:
     return Table(
-        "Parsing long texts",
+        title,
         "Nanoseconds per character. The bar: the longest text costs at most twice as much per "
         "character "
         "as the shortest, also when it is nothing but openers.",
@@ -144,8 +153,12 @@ def _parse_of_size(unit: str, size: int) -> Callable[[int], Any]:
 # ── YAML ─────────────────────────────────────────────────────────────────
 
 
-def yaml_table(*, rounds: int) -> Table:
+def yaml_table(*, rounds: int) -> Plan:
     text = _flow_of(1_000_000)
+    return Plan(f"A YAML file of {len(text) / 1e6:.1f} MB", partial(_yaml_table, text, rounds))
+
+
+def _yaml_table(text: str, rounds: int, title: str) -> Table:
     times = race_once_each(
         {
             "yaml.CSafeLoader": lambda _: yaml.load(text, yaml.CSafeLoader),
@@ -156,7 +169,7 @@ def yaml_table(*, rounds: int) -> Table:
         rounds=rounds,
     )
     return compared(
-        f"A YAML file of {len(text) / 1e6:.1f} MB",
+        title,
         "Plait keeps the place of every scalar, refuses duplicate keys and counts what aliases "
         "would build; "
         "the loader it is compared with builds plain data. No bar.",

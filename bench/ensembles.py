@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dialects
 from cases import PROMPT, PROMPT_VALUES
 from dialects import written
 from measure import Contender, race, race_once_each
-from tables import Bar, Table, compared
+from tables import Bar, Plan, Table, compared
 
 import plait
 
@@ -21,7 +22,11 @@ FIRST = "plait.Ensemble.resolve, the first time"
 AHEAD = Bar(1.0)
 
 
-def ensemble_tables(*, rounds: int) -> Iterator[Table]:
+def ensemble_tables(*, rounds: int) -> Iterator[Plan]:
+    yield Plan(f"An ensemble: {TASKS} tasks with a 4 KB prompt each", partial(_table, rounds))
+
+
+def _table(rounds: int, title: str) -> Table:
     text = written(PROMPT, dialects.format_field)
     expected = "A page in {format} for {audience}."
     tasks = [plait.Task(text, expected, handler=_nothing) for _ in range(TASKS)]
@@ -46,8 +51,8 @@ def ensemble_tables(*, rounds: int) -> Iterator[Table]:
     first = race_once_each(
         {FIRST: lambda number: new[number].resolve(PROMPT_VALUES)}, rounds=rounds
     )
-    yield compared(
-        f"An ensemble: {TASKS} tasks with a 4 KB prompt each",
+    return compared(
+        title,
         "All descriptions and expected outputs are filled, and every task is copied with its "
         "texts, as at "
         "the start of a run. The bar: ahead of `str.format`, which checks nothing and copies "

@@ -17,14 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
-from measure import Times, all_cores, race_once_each  # noqa: E402
+from measure import Times, all_cores, race_once_each, race_trees  # noqa: E402
 from peers import PEERS, seconds_of  # noqa: E402
-from tables import Bar, Row, Table, compared, shown, times_as  # noqa: E402
+from tables import Bar, Figures, Plan, Row, Table, compared, shown, times_as  # noqa: E402
 
 from plait.adapters.local import LocalBackend  # noqa: E402
 from plait.adapters.process import process  # noqa: E402
@@ -45,7 +46,7 @@ from plait.program.map import Map  # noqa: E402
 from plait.program.step_list import step_list  # noqa: E402
 from plait.scope import Scope  # noqa: E402
 
-XARGS = "xargs -P"
+XARGS, SHELL = "xargs -P", "sh -c true"
 BY_FILE, BY_PYTHON, BY_THREADS, BY_PARALLEL, EXECUTED = (
     "plait run FILE", "plait from Python", "subprocess from threads", "GNU parallel",
     "plait run FILE, every shell executed",
@@ -96,22 +97,25 @@ FULL = Sizes(((1000, 5), (10_000, 2)), (2, 8), starts=15, peers=True)
 QUICK = Sizes(((200, 2),), (8,), starts=3, peers=False)
 
 
-def fanout_tables(sizes: Sizes) -> Iterator[Table]:
+def fanout_tables(sizes: Sizes) -> Iterator[Plan]:
     if shutil.which("xargs") is None:
         raise SystemExit("bench: xargs is not installed")
-    yield _engine_table()
+    yield Plan("What a step costs besides its work", _engine_table)
     with all_cores():
-        yield _start_table(sizes.starts)
+        yield Plan("The start: a run of one step", partial(_start_table, sizes.starts))
         for items, rounds in sizes.items:
             for parallel in sizes.parallel:
                 for task in TASKS:
-                    yield _fan_table(task, items, parallel, rounds, peers=sizes.peers)
+                    table = partial(_fan_table, task, items, parallel, rounds, peers=sizes.peers)
+                    yield Plan(f"{items:,} items, {parallel} at a time: {task.name}", table)
 
 
 # ── fan-out ──────────────────────────────────────────────────────────────
 
 
-def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: bool) -> Table:
+def _fan_table(
+    task: Task, items: int, parallel: int, rounds: int, title: str, *, peers: bool
+) -> Table:
     process.warm_up()
     with tempfile.TemporaryDirectory() as folder:
         file = _flow_file(Path(folder), task, items, parallel)
@@ -125,9 +129,9 @@ def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: boo
         slow = items <= 1000
         if slow and _is_gnu_parallel():
             contenders[BY_PARALLEL] = lambda _: _by_parallel(task, items, parallel)
-        times = race_once_each(contenders, rounds=rounds)
+        times = race_trees(contenders, rounds=rounds)
     table = compared(
-        f"{items:,} items, {parallel} at a time: {task.name}",
+        title,
         "The unit is `xargs` with the same parallelism. Plait's journal is on. `plait run` is a "
         "whole "
         "process, with its start and the reading of the file. Its shells begin from one that "
@@ -142,7 +146,7 @@ def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: boo
     )
     if not slow:
         return table
-    others = [] if BY_PARALLEL in times else [Row(BY_PARALLEL, ("not installed", "", ""))]
+    others = [] if BY_PARALLEL in times else [Row(BY_PARALLEL, ("not installed",))]
     seconds = {peer.name: seconds_of(peer, task.script, items, parallel) for peer in PEERS if peers}
     others += [_peer_row(name, took, times[XARGS]) for name, took in seconds.items()]
     known = [took for took in seconds.values() if isinstance(took, float)]
@@ -151,9 +155,9 @@ def _fan_table(task: Task, items: int, parallel: int, rounds: int, *, peers: boo
     if known:
         share = times[BY_FILE].least / min(known)
         others.append(
-            Row("plait run ÷ the fastest of those", ("", times_as(share), ""), "< 1", share < 1)
+            Row("plait run ÷ the fastest of those", ("", times_as(share)), "< 1", share < 1)
         )
-    return Table(table.title, table.meaning, table.columns, (*table.rows, *others))
+    return replace(table, rows=(*table.rows, *others))
 
 
 def _flow_file(folder: Path, task: Task, items: int, parallel: int) -> str:
@@ -237,19 +241,19 @@ def _is_gnu_parallel() -> bool:
 
 def _peer_row(name: str, seconds: float | str, unit: Times) -> Row:
     if isinstance(seconds, str):
-        return Row(name, (seconds, "", ""))
-    return Row(name, (shown(seconds), times_as(seconds / unit.least), ""))
+        return Row(name, (seconds,))
+    return Row(name, (shown(seconds), times_as(seconds / unit.least)))
 
 
 # ── a run of one step ────────────────────────────────────────────────────
 
 
-def _start_table(rounds: int) -> Table:
+def _start_table(rounds: int, title: str) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "one.yaml")
         file.write_text('- shell: "true"\n')
         contenders: dict[str, Callable[[int], object]] = {
-            "sh -c true": lambda _: subprocess.run(["sh", "-c", "true"], check=True),
+            SHELL: lambda _: subprocess.run(["sh", "-c", "true"], check=True),
             "python -c pass": lambda _: subprocess.run(
                 [sys.executable, "-c", "pass"], env=_env(), check=True
             ),
@@ -257,18 +261,19 @@ def _start_table(rounds: int) -> Table:
         }
         for call in contenders.values():
             call(0)
-        times = race_once_each(contenders, rounds=rounds)
-    above = times[BY_FILE].least - times["sh -c true"].least
-    rows = [Row(name, (shown(seen.least), shown(seen.median))) for name, seen in times.items()]
-    bar = f"≤ {MOST_START * 1000:g} ms"
-    rows.append(Row("plait run above its command", (shown(above), ""), bar, above <= MOST_START))
-    return Table(
-        "A run of one step",
+        times = race_trees(contenders, rounds=rounds)
+    table = compared(
+        title,
         "Whole processes: the file is read and checked, a journal made, one command run and "
         "recorded.",
-        ("", "least time", "median"),
-        tuple(rows),
+        times,
+        to=SHELL,
+        bars={},
     )
+    above = times[BY_FILE].least - times[SHELL].least
+    bar = f"≤ {MOST_START * 1000:g} ms"
+    last = Row("plait run above its command", (shown(above),), bar, above <= MOST_START)
+    return replace(table, rows=(*table.rows, last))
 
 
 # ── what starts no process ───────────────────────────────────────────────
@@ -320,7 +325,7 @@ class Forgetful(MemoryJournal):
         """Keep nothing."""
 
 
-def _engine_table() -> Table:
+def _engine_table(title: str) -> Table:
     engine, record = _engine_times(), _record_times()
     rows = [
         _part("a step of an item", engine["step"], MOST_ENGINE),
@@ -329,7 +334,7 @@ def _engine_table() -> Table:
         _part("a record, 8 threads", record[8], MOST_RECORD),
     ]
     return Table(
-        "What a step costs besides its work",
+        title,
         "Computing time, by the clock of the process. A step that starts no process, in a run "
         "whose journal "
         "keeps nothing; then the end of a step in a journal on disk, which is synced every 20 ms, "
@@ -342,11 +347,10 @@ def _engine_table() -> Table:
 
 def _part(name: str, seen: Times, most: float | None = None) -> Row:
     cells = (shown(seen.least), shown(seen.median))
-    return (
-        Row(name, cells)
-        if most is None
-        else Row(name, cells, f"≤ {most * 1e6:g} µs", seen.least <= most)
-    )
+    figures = Figures(None, seen.least)
+    if most is None:
+        return Row(name, cells, figures=figures)
+    return Row(name, cells, f"≤ {most * 1e6:g} µs", seen.least <= most, figures)
 
 
 def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict[str, Times]:

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from statistics import median
+from time import process_time
 
-from measure import Times
+from measure import Times, tree_times
 from peers import PATIENCE, PYTHON
-from tables import Row, Table, shown, times_as
+from tables import Plan, Row, Table, computing_cells, figures_of, shown, times_as
 
 from plait.app.runs import RunObservers, run_flow
 from plait.engine.events import EventRecord, RunEnded, RunStarted
@@ -29,6 +30,9 @@ STEPS = 1000
 DURABLE, WITHOUT = "LangGraph, SQLite checkpoints", "LangGraph, no checkpoints"
 BARS = {DURABLE: 8.0, WITHOUT: 2.0}
 """So many times faster a step of Plait is to be."""
+
+Span = tuple[float, float]
+"""Seconds of wall time and of computing time."""
 
 _LANGGRAPH = """\
 import sys, time
@@ -55,56 +59,63 @@ graph.add_conditional_edges("step", onward, ["step", END])
 
 def walk(compiled, thread):
     config = {"recursion_limit": steps + 10, "configurable": {"thread_id": thread}}
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     state = compiled.invoke({"x": 0, "last": ""}, config)
-    took = time.perf_counter() - began
+    took = time.perf_counter() - began, time.process_time() - used
     assert state["x"] == steps
     return took
 
 if durable:
     from langgraph.checkpoint.sqlite import SqliteSaver
     with SqliteSaver.from_conn_string("checkpoints.sqlite") as saver:
-        print(walk(graph.compile(checkpointer=saver), "one"))
+        print(*walk(graph.compile(checkpointer=saver), "one"))
 else:
-    print(walk(graph.compile(), "one"))
+    print(*walk(graph.compile(), "one"))
 """
 
 
-def graph_tables(*, rounds: int) -> Iterator[Table]:
+def graph_tables(*, rounds: int) -> Iterator[Plan]:
+    yield Plan(f"A graph of {STEPS:,} trivial steps", partial(_measured, rounds))
+
+
+def _measured(rounds: int, title: str) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         file = _graph_file(Path(folder))
-        own: list[float] = []
-        others: dict[str, list[float]] = {DURABLE: [], WITHOUT: []}
+        own: list[Span] = []
+        others: dict[str, list[Span]] = {DURABLE: [], WITHOUT: []}
         reasons: dict[str, str] = {}
         for _ in range(rounds):  # in turn, so that a busy moment hits everybody
-            own.append(_by_plait(file) / STEPS)
+            own.append(_by_plait(file))
             for name, took in others.items():
                 found = _by_langgraph("durable" if name == DURABLE else "plain")
-                if isinstance(found, float):
-                    took.append(found / STEPS)
-                else:
+                if isinstance(found, str):
                     reasons[name] = found
-    yield _table(
-        _times(own), {name: _times(took) for name, took in others.items() if took}, reasons
-    )
+                else:
+                    took.append(found)
+    times = {name: _times(took) for name, took in others.items() if took}
+    return _table(title, _times(own), times, reasons)
 
 
-def _times(seen: list[float]) -> Times:
-    return Times(min(seen), median(seen))
+def _times(seen: list[Span]) -> Times:
+    return tree_times([(wall / STEPS, computing / STEPS) for wall, computing in seen])
 
 
-def _table(own: Times, others: dict[str, Times], reasons: dict[str, str]) -> Table:
-    rows = [Row("plait, each step written down", (shown(own.least), "1.00", "1.00"))]
+def _table(title: str, own: Times, others: dict[str, Times], reasons: dict[str, str]) -> Table:
+    figures = figures_of(own, own)
+    cells = (shown(own.least), "1.00", "1.00", *computing_cells(figures))
+    rows = [Row("plait, each step written down", cells, figures=figures)]
     for name, most in BARS.items():
         if name not in others:
-            rows.append(Row(name, (reasons.get(name, "not installed"), "", "")))
+            rows.append(Row(name, (reasons.get(name, "not installed"),)))
             continue
         ratio = others[name].least / own.least
         by_medians = others[name].median / own.median
+        figures = figures_of(others[name], own)
         cells = (shown(others[name].least), times_as(ratio), times_as(by_medians))
-        rows.append(Row(name, cells, f"≥ {most:g}", ratio >= most))
+        cells += computing_cells(figures)
+        rows.append(Row(name, cells, f"≥ {most:g}", ratio >= most, figures))
     return Table(
-        f"A graph of {STEPS:,} trivial steps",
+        title,
         "One step each: a node that assigns two values and leads on; of Plait a chain of nodes, of "
         "LangGraph "
         "a loop of one, which suits it best. Plait's journal is on; the checkpoints of LangGraph "
@@ -113,7 +124,7 @@ def _table(own: Times, others: dict[str, Times], reasons: dict[str, str]) -> Tab
         "LangGraph "
         f"costs at least {BARS[DURABLE]:g} times as much with checkpoints, {BARS[WITHOUT]:g} times "
         "without.",
-        ("", "a step", "× plait", "by medians"),
+        ("", "a step", "× plait", "by medians", "computing", "× plait"),
         tuple(rows),
     )
 
@@ -136,20 +147,21 @@ def _graph_file(folder: Path) -> str:
     return str(file)
 
 
-def _by_plait(file: str) -> float:
+def _by_plait(file: str) -> Span:
     """From the moment in which the run has begun to that in which its end is written."""
-    times: dict[type, float] = {}
+    times: dict[type, Span] = {}
 
     def watch(stamped: EventRecord) -> None:
         if isinstance(stamped.event, RunStarted | RunEnded):
-            times[type(stamped.event)] = stamped.at
+            times[type(stamped.event)] = stamped.at, process_time()
 
     result = run_flow(file, observers=RunObservers([watch]))
     assert result.value["output"] == f"n{STEPS - 2}", result
-    return times[RunEnded] - times[RunStarted]
+    (began, used), (ended, used_then) = times[RunStarted], times[RunEnded]
+    return ended - began, used_then - used
 
 
-def _by_langgraph(how: str) -> float | str:
+def _by_langgraph(how: str) -> Span | str:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "walk.py").write_text(_LANGGRAPH)
         env = {**os.environ, "HOME": folder, "LANGSMITH_TRACING": "false"}
@@ -158,7 +170,8 @@ def _by_langgraph(how: str) -> float | str:
             command, cwd=folder, env=env, capture_output=True, check=False, timeout=PATIENCE
         )
     if done.returncode == 0:
-        return float(done.stdout.split()[-1])
+        wall, computing = map(float, done.stdout.split()[-2:])
+        return wall, computing
     said = done.stderr.decode("utf-8", "replace")
     if "No module named" in said:
         return "not installed"

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 
-from measure import Times
-from tables import Bar, Row, Table, shown, times_as
+from measure import Times, spent
+from tables import Bar, Figures, Plan, Row, Table, shown, times_as
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 FLOW = "steps: [{shell: echo done}]\n"
@@ -27,16 +26,24 @@ COMMANDS = {
 }
 
 
-def history_tables(*, sizes: Sequence[int], rounds: int) -> Iterator[Table]:
+def history_tables(*, sizes: Sequence[int], rounds: int) -> Iterator[Plan]:
     with tempfile.TemporaryDirectory(prefix="plait-bench-") as folder:
-        projects = {size: _project(Path(folder, str(size)), size) for size in sizes}
-        for project in projects.values():
-            _spent(project, "runs", "--limit", "1")  # which makes the index
+        projects = cache(lambda: _projects(Path(folder), sizes))  # only for a table that is wanted
         for name, command in COMMANDS.items():
-            yield _table(name, command, projects, rounds)
+            yield Plan(f"Earlier runs: {name}", partial(_table, command, projects, rounds))
 
 
-def _table(name: str, command: tuple[str, ...], projects: dict[int, Path], rounds: int) -> Table:
+def _projects(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
+    projects = {size: _project(folder / str(size), size) for size in sizes}
+    for project in projects.values():
+        _spent(project, "runs", "--limit", "1")  # which makes the index
+    return projects
+
+
+def _table(
+    command: tuple[str, ...], made: Callable[[], dict[int, Path]], rounds: int, title: str
+) -> Table:
+    projects = made()
     wall: dict[int, list[float]] = {size: [] for size in projects}
     work: dict[int, list[float]] = {size: [] for size in projects}
     for _ in range(rounds):
@@ -54,9 +61,12 @@ def _table(name: str, command: tuple[str, ...], projects: dict[int, Path], round
             shown(passing.least), times_as(passing.least / _times(wall[least]).least),
         )  # fmt: skip
         judged = None if size == least else ratio <= BAR.most
-        rows.append(Row(f"{size:,} runs", cells, "" if judged is None else str(BAR), judged))
+        bar = "" if judged is None else str(BAR)
+        share = passing.least / _times(wall[least]).least
+        figures = Figures(passing.least, computing.least, share, ratio)
+        rows.append(Row(f"{size:,} runs", cells, bar, judged, figures))
     return Table(
-        f"Earlier runs: {name}",
+        title,
         "Whole processes in projects with so many earlier runs, with an index. The bar is about "
         "computing "
         "time, of Plait and of all it starts: it does not depend on the number of runs.",
@@ -77,18 +87,19 @@ def _spent(project: Path, *command: str) -> tuple[float, float]:
         "HOME": str(project),
         "USER_SPACE": str(project / "user"),
     }
-    before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "plait", *command],
-        cwd=project,
-        env=env,
-        capture_output=True,
-        check=False,
-    )
-    passed, after = time.perf_counter() - start, getrusage(RUSAGE_CHILDREN)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr.decode())
-    return passed, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def run() -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "plait", *command],
+            cwd=project,
+            env=env,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.decode())
+
+    return spent(run)
 
 
 def _project(project: Path, size: int) -> Path:

@@ -1,16 +1,24 @@
 """Measure Plait against f-strings and its peers, print tables, and write docs/benchmarks.md.
 
-    python bench/run.py                   half an hour; writes docs/benchmarks.md
-    python bench/run.py --brief           a quarter of an hour: without the engines that take
-    minutes
-    python bench/run.py --quick           a minute; prints only
-    python bench/run.py --only fanout     one part alone, of: engine, ensembles, startup, tools,
-    fanout,
-                                          million, history, cluster, graphs, worktrees
+    python bench/run.py                     half an hour; writes docs/benchmarks.md
+    python bench/run.py --brief             a quarter of an hour: no engines that take minutes
+    python bench/run.py --quick             a minute; prints only
+    python bench/run.py --only fanout       one part alone
+    python bench/run.py --only fanout.1000  its tables with `1000` in their title
+    python bench/run.py --list              prints the parts and the titles of their tables
+    python bench/run.py --beside-load       measures also on a busy machine
+    python bench/run.py --history           prints what was measured so far
 
 Each part is kept in bench/results as soon as it is measured, and the page is made of what is there:
-a run that is cut loses the part in which it was, and a part can be measured anew.  Only ratios
-within one part mean something: times depend on the machine and on who else uses it.
+a run that is cut loses the part in which it was, and a part can be measured anew.  The page takes
+whole parts; some tables of a part are printed and noted in the history.  Only ratios within one
+part mean something: times depend on the machine and on who else uses it.  So before each part this
+looks for a second at the cores, and stops if others use more than a tenth of them.
+
+Rows that are whole processes or maps have two times: wall time, and computing time (user and
+system) of the whole process tree, which depends less on others.  bench/results/history.jsonl gets a
+line for each table that a run without --quick measures.  Every run prints the rows whose ratio
+changed by more than 5 % since the last line of the same table on the same machine.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
@@ -36,11 +44,24 @@ from fanout import QUICK as FEW  # noqa: E402
 from fanout import Sizes, fanout_tables  # noqa: E402
 from graphs import graph_tables  # noqa: E402
 from history import history_tables  # noqa: E402
-from measure import pin_to_one_core  # noqa: E402
+from load import STAT, busy_share, refuse_beside_load  # noqa: E402
+from measure import adopt_orphans, pin_to_one_core  # noqa: E402
 from million import million_tables  # noqa: E402
-from results import Measured, keep, kept  # noqa: E402
+from results import (  # noqa: E402
+    Measured,
+    Note,
+    add_note,
+    changes,
+    commit_name,
+    figures_in,
+    history_text,
+    keep,
+    kept,
+    last_note,
+    notes,
+)
 from startup import startup_tables  # noqa: E402
-from tables import Table  # noqa: E402
+from tables import Plan, Table, holds, part_and_piece  # noqa: E402
 from worktrees import worktree_tables  # noqa: E402
 
 from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
@@ -101,23 +122,58 @@ QUICK = Rounds(
 def main() -> int:
     options = _options()
     rounds = QUICK if options.quick else BRIEF if options.brief else FULL
+    only, piece = options.only or ("", "")
+    parts = {name: part for name, part in PARTS.items() if only in ("", name)}
+    if options.history:
+        print(history_text(notes()) or "nothing was measured yet")
+        return 0
+    if options.list:
+        _print_list(parts, rounds, piece)
+        return 0
     start = perf_counter()
+    load = busy_share() if options.beside_load else refuse_beside_load()
     machine = f"{_machine()}, {pin_to_one_core()}"
+    adopt_orphans()
     print(machine, flush=True)
+    earlier, commit, today = notes(), commit_name(), date.today().isoformat()
     missed: list[str] = []
-    for name, part in PARTS.items():
-        if options.only not in (None, name):
-            continue
+    changed: list[str] = []
+    for number, (name, part) in enumerate(parts.items()):
+        # The load average of a minute would show the part before.
+        if number and not options.beside_load and STAT.exists():
+            load = refuse_beside_load()
         done: list[Table] = []
-        for table in part(rounds):
+        for plan in part(rounds):
+            if not holds(plan.title, piece):
+                continue
+            table = plan.measure(plan.title)
             print(f"\n{table.plain()}", flush=True)
             done.append(table)
+            note = Note(
+                today, commit, machine, round(load, 2), name, table.title, figures_in(table)
+            )
+            before = last_note(earlier, note)
+            changed += changes(note, before) if before else []
+            if note.rows and not options.quick:
+                add_note(note)
         missed += [one for table in done for one in table.missed]
-        if not options.quick:
-            keep(name, Measured(date.today().isoformat(), machine, done))
+        if piece and not done:
+            raise SystemExit(f"bench: no table of {name} has {piece!r} in its title; see --list")
+        if not options.quick and not piece:
+            keep(name, Measured(today, machine, done))
             _write_page()
+    if changed:
+        print("\nRatios that changed by more than 5 %:", *changed, sep="\n  ")
     print(f"\n{_verdict(missed)}; {perf_counter() - start:.0f} s")
     return 0
+
+
+def _print_list(parts: Mapping[str, Part], rounds: Rounds, piece: str) -> None:
+    for name, part in parts.items():
+        print(name)
+        for plan in part(rounds):
+            if holds(plan.title, piece):
+                print(f"  {plan.title}")
 
 
 def _write_page() -> None:
@@ -128,14 +184,15 @@ def _write_page() -> None:
     print(f"written: {page.relative_to(ROOT)}", flush=True)
 
 
-def _engine_tables(rounds: Rounds) -> Iterator[Table]:
+def _engine_tables(rounds: Rounds) -> Iterator[Plan]:
     yield from hot_tables(rounds=rounds.hot)
     yield from first_tables(rounds=rounds.first)
     yield linearity_table(rounds=rounds.linear, sizes=rounds.sizes)
     yield yaml_table(rounds=rounds.yaml)
 
 
-PARTS: dict[str, Callable[[Rounds], Iterator[Table]]] = {
+Part = Callable[[Rounds], Iterator[Plan]]
+PARTS: dict[str, Part] = {
     "engine": _engine_tables,
     "ensembles": lambda rounds: ensemble_tables(rounds=rounds.hot),
     "startup": lambda rounds: startup_tables(rounds=rounds.processes),
@@ -157,8 +214,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--brief", action="store_true", help="fewer rounds, and only quick peers of a map"
     )
-    parser.add_argument("--only", choices=PARTS, help="these tables alone")
+    parser.add_argument(
+        "--only",
+        type=_part_of,
+        metavar="PART[.PIECE]",
+        help="one part, or its tables with this piece in their title",
+    )
+    parser.add_argument("--list", action="store_true", help="print parts and titles, then stop")
+    parser.add_argument("--history", action="store_true", help="print what was measured so far")
+    parser.add_argument("--beside-load", action="store_true", help="also on a busy machine")
     return parser.parse_args()
+
+
+def _part_of(only: str) -> tuple[str, str]:
+    part, piece = part_and_piece(only)
+    if part not in PARTS:
+        raise argparse.ArgumentTypeError(f"no part {part!r}; there are: {', '.join(PARTS)}")
+    return part, piece
 
 
 def _verdict(missed: list[str]) -> str:
@@ -197,6 +269,8 @@ Each table is one run in which all contenders take turns, round after round, so 
 which the machine is busy hits all of them. The ratio is that of the least times; "by medians" is
 the same ratio of the median times, and shows how quiet the machine was. Ratios can be compared
 between machines, times cannot. Every contender must produce the same output, or the run stops.
+Where the rows are whole processes or maps, "computing" is the least computing time (user and
+system) of the whole process tree, and the ratio after it is that of the computing times.
 
 What is rendered, "hot" meaning that a template has been rendered some hundreds of times:
 

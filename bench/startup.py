@@ -6,23 +6,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from measure import race_processes
-from tables import Bar, Table, compared
+from tables import Bar, Plan, Table, compared
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 SCRIPT = Path(sys.executable).parent / "plait"
 
 
-def startup_tables(*, rounds: int) -> Iterator[Table]:
+def startup_tables(*, rounds: int) -> Iterator[Plan]:
     # Everybody gets the same environment, so that everybody pays for the same search path.
     env = {**os.environ, "PYTHONPATH": str(SOURCES)}
-    yield _import_table(rounds, env)
-    yield _command_table(rounds, env)
+    yield Plan("Importing", partial(_import_table, rounds, env))
+    yield Plan("The command", partial(_command_table, rounds, env))
 
 
-def _import_table(rounds: int, env: dict[str, str]) -> Table:
+def _import_table(rounds: int, env: dict[str, str], title: str) -> Table:
     reference = 'python -c "import json, re"'
     commands = {
         reference: _python("import json, re"),
@@ -30,7 +31,7 @@ def _import_table(rounds: int, env: dict[str, str]) -> Table:
         "a first plait.render": _python("import plait; plait.render('${a}', {'a': 1})"),
     }
     return compared(
-        "Importing",
+        title,
         "Whole processes. The bar: `import plait` costs at most 1.5 times what two modules of the "
         "standard library cost. The engine is imported when it is first used; the last line shows "
         "that.",
@@ -40,7 +41,7 @@ def _import_table(rounds: int, env: dict[str, str]) -> Table:
     )
 
 
-def _command_table(rounds: int, env: dict[str, str]) -> Table:
+def _command_table(rounds: int, env: dict[str, str], title: str) -> Table:
     reference = "python -c pass"
     version = (
         [str(SCRIPT), "--version"]
@@ -55,7 +56,7 @@ def _command_table(rounds: int, env: dict[str, str]) -> Table:
         "python -m plait render": _module(*values),
     }
     return compared(
-        "The command",
+        title,
         "Whole processes. The bar: `plait --version` costs at most three times what an interpreter "
         "that does nothing costs.",
         race_processes(commands, rounds=rounds, env=env),

@@ -15,11 +15,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import sleep, time
 
-from measure import Contender, Times, all_cores, race, race_once_each
-from tables import Bar, Row, Table, compared, shown
+from measure import Contender, Times, all_cores, race, race_once_each, race_trees
+from tables import Bar, Figures, Plan, Row, Table, compared, shown
 
 from plait.adapters.function import call_function
 from plait.adapters.process import process
@@ -66,13 +67,14 @@ LIMIT = 100e-6
 """Seconds that the parts of a call may take which start no process."""
 
 
-def tool_tables(*, rounds: int, commands: int) -> Iterator[Table]:
+def tool_tables(*, rounds: int, commands: int) -> Iterator[Plan]:
     with _world() as world:
-        yield _parts_table(world, rounds)
+        yield Plan("What a call costs besides its process", partial(_parts_table, world, rounds))
         with all_cores():
-            yield _warm_table(world, rounds)
-            yield _cold_table(world, rounds)
-            yield _fan_table(commands)
+            warm, cold = partial(_warm_table, world, rounds), partial(_cold_table, world, rounds)
+            yield Plan("Calling a tool from a long-running process", warm)
+            yield Plan("The same call from the command line", cold)
+            yield Plan(f"{commands} commands, 8 at a time", partial(_fan_table, commands))
 
 
 # ── a project ────────────────────────────────────────────────────────────
@@ -135,7 +137,7 @@ def _world() -> Iterator[World]:
 # ── processes ────────────────────────────────────────────────────────────
 
 
-def _warm_table(world: World, rounds: int) -> Table:
+def _warm_table(world: World, rounds: int, title: str) -> Table:
     prepared = prepare(world.tools, "team/report", {"week": 46}).invocation
     assert isinstance(prepared, ProcessCall)
     bare = "subprocess.run of the script"
@@ -159,7 +161,7 @@ def _warm_table(world: World, rounds: int) -> Table:
     for call in contenders.values():
         call(0)
     return compared(
-        "Calling a tool from a long-running process",
+        title,
         "A Python script that reads JSON and prints JSON. A call finds its chain, checks rules, "
         "trust and "
         "schema, fills its config and environment, and starts it through the guardian. The bar: at "
@@ -171,7 +173,7 @@ def _warm_table(world: World, rounds: int) -> Table:
     )
 
 
-def _cold_table(world: World, rounds: int) -> Table:
+def _cold_table(world: World, rounds: int, title: str) -> Table:
     bare, cold = "python report.py", "plait call team/report"
     arguments = ["call", "team/report", "--params", PARAMS, "--project", str(world.project)]
     commands = {
@@ -193,7 +195,7 @@ def _cold_table(world: World, rounds: int) -> Table:
     for call in contenders.values():
         call(0)
     return compared(
-        "The same from the command line",
+        title,
         "Whole processes, their bytecode written before. `plait call` is three interpreters: its "
         "own, the "
         "tool's, and the guardian's, which starts while the first one loads, so it needs two idle "
@@ -201,7 +203,7 @@ def _cold_table(world: World, rounds: int) -> Table:
         "bar: at most 3 times the script alone. Two interpreters and the script itself are 1.6 "
         "times; what "
         "Plait adds is the loading of some fifty modules.",
-        race_once_each(contenders, rounds=rounds),
+        race_trees(contenders, rounds=rounds),
         to=bare,
         bars={cold: Bar(3)},
     )
@@ -210,7 +212,7 @@ def _cold_table(world: World, rounds: int) -> Table:
 # ── what starts no process ───────────────────────────────────────────────
 
 
-def _parts_table(world: World, rounds: int) -> Table:
+def _parts_table(world: World, rounds: int, title: str) -> Table:
     tools = world.tools
     invocation = prepare(tools, "team/quick", {"week": 46}).invocation
     assert isinstance(invocation, FunctionCall)
@@ -235,7 +237,7 @@ def _parts_table(world: World, rounds: int) -> Table:
     times = race(contenders, rounds=rounds)
     judged = tuple(contender.name for contender in contenders[:-1])
     return Table(
-        "What a call costs besides its process",
+        title,
         f"In this process; one round of all of them started {started} processes. The bar of each "
         "part, and "
         "of a whole call of a function: at most 100 µs. A whole call looks again at each file and "
@@ -251,7 +253,10 @@ def _parts_table(world: World, rounds: int) -> Table:
 
 def _part(name: str, seen: Times, judged: tuple[str, ...]) -> Row:
     cells = (shown(seen.least), shown(seen.median))
-    return Row(name, cells, "≤ 100 µs", seen.least <= LIMIT) if name in judged else Row(name, cells)
+    figures = Figures(seen.least)
+    if name not in judged:
+        return Row(name, cells, figures=figures)
+    return Row(name, cells, "≤ 100 µs", seen.least <= LIMIT, figures)
 
 
 def _processes_started(act: Callable[[], object]) -> int:
@@ -280,7 +285,7 @@ def _processes_started(act: Callable[[], object]) -> int:
 # ── many processes ───────────────────────────────────────────────────────
 
 
-def _fan_table(commands: int) -> Table:
+def _fan_table(commands: int, title: str) -> Table:
     command = ["/bin/echo", "x"]
     xargs = "xargs -P 8"
 
@@ -303,12 +308,12 @@ def _fan_table(commands: int) -> Table:
         raise SystemExit("bench: xargs is not installed")
     process.warm_up()
     return compared(
-        f"{commands} commands, 8 at a time",
+        title,
         "`echo`, its output captured (by xargs: thrown away). The guardian does more than the "
         "others: it "
         "knows every process that a command starts, and ends them all when Plait ends, however "
         "that comes.",
-        race_once_each(contenders, rounds=5),
+        race_trees(contenders, rounds=5),
         to=xargs,
         bars={},
     )

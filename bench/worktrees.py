@@ -12,10 +12,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from measure import all_cores, race_once_each
-from tables import Bar, Table, compared
+from measure import all_cores, race_trees
+from tables import Bar, Plan, Table, compared
 
 from plait.app.runs import Options, RunObservers, run_flow
 
@@ -42,7 +43,12 @@ WRITES = """\
 """
 
 
-def worktree_tables(*, rounds: int) -> Iterator[Table]:
+def worktree_tables(*, rounds: int) -> Iterator[Plan]:
+    title = f"{ITEMS} worktrees of {FILES} files, {PARALLEL} at a time"
+    yield Plan(title, partial(_table, rounds))
+
+
+def _table(rounds: int, title: str) -> Table:
     with tempfile.TemporaryDirectory() as folder, all_cores():
         repository = _repository(Path(folder) / "repository")
         contenders: dict[str, Callable[[int], object]] = {
@@ -52,9 +58,9 @@ def worktree_tables(*, rounds: int) -> Iterator[Table]:
         }
         for run in contenders.values():
             run(-1)  # what is loaded or read for the first time counts for nobody
-        times = race_once_each(contenders, rounds=rounds)
-    yield compared(
-        f"{ITEMS} worktrees of {FILES} files, {PARALLEL} at a time",
+        times = race_trees(contenders, rounds=rounds)
+    return compared(
+        title,
         "Seconds for all items together; the first row is git alone, from threads.",
         times,
         to=BARE,
