@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 import sys
@@ -83,6 +84,17 @@ def channel(keeper: guardian_client._Guardian) -> Iterator[Channel]:
     channel.close()
 
 
+def is_gone(pid: int) -> bool:
+    end = time.monotonic() + LIMIT
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+        os.sched_yield()
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def is_over(reports: list[JobReport]) -> bool:
+    return any(one.kind == guardian.OVER for one in reports)
+
+
 def ended(reports: list[JobReport]) -> dict[int, JobReport]:
     return {one.id: one for one in reports if one.kind == guardian.EXITED}
 
@@ -155,7 +167,7 @@ def test_output_that_another_process_keeps_open_is_reported(channel: Channel) ->
     reports += channel.until(lambda reports: b"later" in printed(reports, 2)[0])
     assert printed(reports, 2)[0] == b"now\nlater\n"
     channel.command(guardian.END, 2)
-    reports = channel.until(lambda reports: any(one.kind == guardian.OVER for one in reports))
+    reports = channel.until(is_over)
     assert [one.number for one in reports if one.kind == guardian.OVER] == [0]
 
 
@@ -175,7 +187,7 @@ def test_a_signal_and_an_end_reach_only_their_job(channel: Channel) -> None:
     reports = channel.until(lambda reports: 1 in ended(reports))
     assert os.WTERMSIG(ended(reports)[1].number) == signal.SIGUSR1
     channel.command(guardian.END, 2)
-    reports = channel.until(lambda reports: any(one.kind == guardian.OVER for one in reports))
+    reports = channel.until(is_over)
     assert {*ended(reports)} == {2}
     channel.command(guardian.END, 77)  # there is no such job
     [report] = channel.until(bool)
@@ -205,6 +217,74 @@ def test_a_slow_reader_slows_the_job_and_not_the_guardian(
     assert size - seen < (4 << 20)  # what the first reports brought
 
 
+def test_a_slow_reader_of_both_streams_gets_all(channel: Channel) -> None:
+    size = 5_000_000
+    script = f"head -c {size} /dev/zero & head -c {size} /dev/zero >&2; wait"
+    channel.order(1, "sh", "-c", script)
+    time.sleep(1)  # both pipes are full, and so is the channel
+    reports = channel.until(lambda reports: 1 in ended(reports))
+    assert [len(one) for one in printed(reports, 1)] == [size, size]
+
+
+def test_a_channel_that_a_report_finds_closed_ends_its_job(
+    keeper: guardian_client._Guardian, channel: Channel, tmp_path: Path
+) -> None:
+    turn = 64  # events that the guardian handles before it sends reports
+    fifos = [str(tmp_path / f"{number}") for number in range(turn)]
+    for fifo in fifos:
+        os.mkfifo(fifo)
+    closing = Channel(keeper)
+    closing.order(0, "sh", "-c", 'echo $$; read x <"$1"; echo; exec sleep 60', "sh", fifos[0])
+    [report] = closing.until(bool)
+    for number in range(1, turn):
+        channel.order(number, "cat", fifos[number])
+    writers = [os.open(fifo, os.O_WRONLY) for fifo in fifos]  # each waits for its reader
+    time.sleep(0.1)  # until the output of all is watched
+    os.kill(keeper.pid, signal.SIGSTOP)
+    for writer in writers:
+        os.write(writer, b"a\n")
+    time.sleep(0.5)  # until all have printed
+    closing.close()  # the event after those
+    os.kill(keeper.pid, signal.SIGCONT)
+    assert is_gone(int(report.stdout))
+    for writer in writers:
+        os.close(writer)
+
+
+def test_a_job_can_be_ended_again(channel: Channel) -> None:
+    read, write = os.pipe()
+    texts = b"true\0", b"PATH=/usr/bin:/bin\0", b"", b"/\0"
+    sizes = map(len, texts)
+    head = guardian.HEAD.pack(guardian.JOB, guardian.NO_INPUT, 2, 1, *sizes, 0)  # not captured
+    socket.send_fds(channel.socket, [head + b"".join(texts)], [write, write])
+    channel.until(lambda reports: 1 in ended(reports))
+    for _ in range(2):
+        channel.command(guardian.END, 1)
+        assert [one.number for one in channel.until(is_over)] == [0]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_job_is_ended_also_if_the_guardian_has_no_more_descriptors(
+    keeper: guardian_client._Guardian, channel: Channel
+) -> None:
+    channel.order(1, "sh", "-c", "trap '' TERM; setsid sleep 60 & echo $!; exec sleep 60")
+    [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
+    used = f"/proc/{keeper.pid}/fd"
+    limit = 1 + max(map(int, os.listdir(used)))
+    resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    others = [Channel(keeper) for _ in range(limit)]
+    end = time.monotonic() + LIMIT
+    while len(os.listdir(used)) < limit and time.monotonic() < end:
+        os.sched_yield()
+    channel.command(guardian.END, 1)
+    reports = channel.until(is_over)
+    assert [one.number for one in reports if one.kind == guardian.OVER] == [0]
+    assert is_gone(int(report.stdout))
+    for other in others:
+        other.close()
+
+
 BAD = [
     b"?",
     b"\0" * 100,
@@ -223,10 +303,7 @@ def test_a_channel_that_breaks_the_protocol_is_closed_and_its_jobs_end(
     [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
     channel.socket.sendall(message)
     assert channel.is_closed()
-    pid, end = int(report.stdout), time.monotonic() + LIMIT
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
-        os.sched_yield()
-    assert not os.path.exists(f"/proc/{pid}")
+    assert is_gone(int(report.stdout))
     other = Channel(keeper)
     other.order(1, "echo", "a")
     assert printed(other.until(lambda reports: bool(ended(reports))), 1) == (b"a\n", b"")

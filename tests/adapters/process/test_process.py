@@ -481,9 +481,9 @@ from concurrent.futures import ThreadPoolExecutor
 from plait.core.errors import ProcessError
 from plait.adapters.process.process import run
 
-soft, hard = map(int, sys.argv[1:])
+soft, hard, used = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-used = [os.dup(0) for _ in range(300)]  # a process takes one of the others
+used = [os.dup(0) for _ in range(used)]  # a process takes one of the others
 
 def one(number):
     try:
@@ -497,19 +497,20 @@ print(json.dumps([said, resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
 
 ROOMS = [
-    # soft   hard   soft limit afterwards
-    (400,    400,   400),     # nobody gives us more: those without room wait
-    (400,    2000,  2000),
-    (2000,   3000,  2000),    # enough for all
+    # soft   hard   used   soft limit afterwards
+    (400,    400,   300,   400),     # nobody gives us more: those without room wait
+    (400,    400,   0,     400),     # we have room, but the guardian needs more than we do
+    (400,    2000,  300,   2000),
+    (2000,   3000,  300,   2000),    # enough for all
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("soft", "hard", "afterwards"), ROOMS)
+@pytest.mark.parametrize(("soft", "hard", "used", "afterwards"), ROOMS)
 def test_a_process_for_which_there_are_no_descriptors_waits_for_them(
-    soft: int, hard: int, afterwards: int
+    soft: int, hard: int, used: int, afterwards: int
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", CROWD, str(soft), str(hard)],
+        [sys.executable, "-c", CROWD, str(soft), str(hard), str(used)],
         capture_output=True,
         timeout=60,
         check=True,

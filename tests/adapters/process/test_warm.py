@@ -260,6 +260,18 @@ def test_more_files_than_an_order_takes_are_no_obstacle(keeper: Keeper) -> None:
         os.close(fd)
 
 
+def test_a_low_limit_of_descriptors_takes_no_files() -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 400))
+from plait.adapters.process.process import run
+for _ in range(5):
+    print(run(["sh", "-c", 'cat "$F"'], files=[("F", b"content")]).stdout.decode())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert ended.stdout == b"content\n" * 5
+
+
 def test_another_program_in_its_place_is_seen(keeper: Keeper, tmp_path: Path) -> None:
     for shell, code in (("/bin/dash", "0"), ("/bin/bash", "1"), ("/bin/dash", "0")):
         if not os.path.exists(shell):

@@ -600,6 +600,24 @@ static void signal_process(const struct process *process, int number)
 
 /* ── ending ────────────────────────────────────────────────────────────────────────────────────── */
 
+/* Descriptors for reading /proc and for pidfds, also when jobs use all others: without them nobody
+ * could be found and killed. */
+static int spares[2] = {-1, -1};
+
+static void free_spares(void)
+{
+    for (int n = 0; n < 2; n++)
+        if (spares[n] >= 0)
+            close(spares[n]);
+    spares[0] = spares[1] = -1;
+}
+
+static void keep_spares(void)
+{
+    for (int n = 0; n < 2; n++)
+        spares[n] = fcntl(0, F_DUPFD_CLOEXEC, REQUEST_FD + 1);
+}
+
 static void close_shells(void);
 
 static void end_job(struct job *job, int64_t after)
@@ -658,10 +676,12 @@ static void count_as_asked(void)
 
 static void ask_jobs(void)
 {
+    free_spares();
     struct census census = take_census_of_jobs();
     check_in(FIRST_PAUSE);
     ask(&census, false);
     count_as_asked();
+    keep_spares();
 }
 
 /* Ask all processes to end; those that are left after the grace, old or new, are killed. */
@@ -670,9 +690,11 @@ static void end_all(void)
     all_by = now() + grace;
     check_in(FIRST_PAUSE);
     close_shells();
+    free_spares();
     struct census census = take_census_of_jobs();
     ask(&census, true);
     count_as_asked();
+    keep_spares();
 }
 
 /* Stop all processes of a job, or of all jobs, until there is no new one; then kill them. */
@@ -709,6 +731,7 @@ static void sweep(struct job *job)
 static void check_endings(void)
 {
     int64_t time = now();
+    free_spares();
     struct census census = take_census_of_jobs();
     bool is_any_alive = false;
     for (size_t n = 0; n < census.size; n++)
@@ -725,6 +748,7 @@ static void check_endings(void)
                 add_report(job, OVER, is_alive, 0);
             UNLINK(job, next_ending, link_ending);
             job->is_ending = false;
+            job->deadline = 0; /* Plait may ask again */
             release(job);
         } else if (time >= job->deadline) {
             sweep(job);
@@ -738,6 +762,7 @@ static void check_endings(void)
         check_in(check_pause * 2 < LAST_PAUSE ? check_pause * 2 : LAST_PAUSE);
     else
         check_at = 0;
+    keep_spares();
 }
 
 /* Kill what a dead guardian left running, wherever it is in the process tree. */
@@ -979,8 +1004,8 @@ static pid_t start_warm(const char *program, const struct order *order, struct l
 {
     static struct buffer text;
     if (!*library || executed < EXECUTED_FIRST || all_by != 0 || order->head.group != 0 || !is_shell(program) ||
-        count > MOST_WARM_DESCRIPTORS)
-        return 0;
+        count > MOST_WARM_DESCRIPTORS || child_files.rlim_cur < FIRST_FILE + MOST_WARM_DESCRIPTORS)
+        return 0; /* the last: a waiting shell has the limit of its children */
     struct warm_order warm = {.argc = (uint32_t)argv.size, .envc = (uint32_t)env.size, .mark = mark,
                               .hard_mark = own_locks.rlim_max, .files = child_files.rlim_cur,
                               .hard_files = own_files.rlim_max, .first = (uint32_t)order->first};
@@ -1422,6 +1447,8 @@ static int milliseconds_left(void)
         int64_t watch_at = now() + UNWATCHED;
         at = at == 0 || watch_at < at ? watch_at : at;
     }
+    if (unasked) /* sending has found a channel closed */
+        return 0;
     if (at == 0)
         return child_signals >= 0 ? -1 : 20;
     int64_t left = at - now();
@@ -1540,6 +1567,7 @@ int main(int count, char **arguments)
         watch(&children, EPOLLIN);
     watch(&request, EPOLLIN);
     kill_marked(arguments + 6, count - 6);
+    keep_spares();
     serve();
     return 0;
 }

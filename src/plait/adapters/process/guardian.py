@@ -227,6 +227,8 @@ class Guardian:
         self.poll = select.poll()
         self.wake_pipe = self.wake_on_exits()
         self.poll.register(REQUEST_FD, select.POLLIN)
+        self.spares: list[int] = []
+        self.keep_spares()
 
     def wake_on_exits(self) -> int:
         woken, wake = os.pipe()
@@ -253,9 +255,12 @@ class Guardian:
                     if events & ~select.POLLOUT:
                         self.receive(channel)
             if self.unasked:
+                self.free_spares()
                 self.ask_jobs()
             if self.check_at is not None and time.monotonic() >= self.check_at:
+                self.free_spares()
                 self.check_endings()
+            self.keep_spares()
 
     def milliseconds_left(self) -> float | None:
         """Until the next check; None if there is none."""
@@ -416,6 +421,8 @@ class Guardian:
             self.release(job)
 
     def throttle(self, channel: JobChannel) -> None:
+        if channel.is_throttled:
+            return  # by another stream that was ready, too
         channel.is_throttled = True
         for job in channel.jobs.values():
             for fd in job.streams:
@@ -518,6 +525,20 @@ class Guardian:
 
     # ── ending ────────────────────────────────────────────────────────────
 
+    # Descriptors for reading /proc and for pidfds, also when jobs use all others: without them
+    # nobody could be found and killed.
+
+    def keep_spares(self) -> None:
+        try:
+            while len(self.spares) < 2:
+                self.spares.append(os.dup(0))
+        except OSError:  # the limit is that low
+            return
+
+    def free_spares(self) -> None:
+        while self.spares:
+            os.close(self.spares.pop())
+
     def end_job(self, job: Job, grace: float) -> None:
         deadline = time.monotonic() + grace
         if job.deadline is None:
@@ -534,6 +555,7 @@ class Guardian:
 
     def end_all(self) -> None:
         """Ask all processes to end; those that are left after the grace, old or new, are killed."""
+        self.free_spares()
         self.all_by = time.monotonic() + self.grace
         self.check_in(_FIRST_PAUSE)
         jobs = [job for job in self.leaders.values() if job not in self.ending]
@@ -570,6 +592,7 @@ class Guardian:
             if job.wants_over:
                 self.report(job, OVER, int(alive))
             self.ending.discard(job)
+            job.deadline = None  # Plait may ask again
             self.release(job)
         elif now >= job.deadline and _LINUX:
             self.sweep(job)

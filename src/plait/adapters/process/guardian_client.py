@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import struct
 import sys
 import time
@@ -59,6 +60,8 @@ NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
 """If this variable is set, no shell is prestarted."""
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
 _PATIENCE = 0.001
+_END_PATIENCE: Final = 100
+"""Milliseconds: a guardian that ends closes its sockets one after the other."""
 MOST_CHANGES: Final = 16
 """An environment with more changed variables than these is sent whole."""
 # So that a dead guardian is an error that we handle, and SIGPIPE does not end us.
@@ -178,6 +181,8 @@ def start(
             except OSError as error:
                 if error.errno not in _GUARDIAN_GONE:
                     raise no_room(argv[0], error) from None
+                if not guardian.has_ended():  # it had no descriptor for the channel
+                    raise no_room(argv[0], OSError(errno.EMFILE, "")) from None
                 _replace(guardian)
     finally:
         os.close(directory)
@@ -326,7 +331,7 @@ def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
 class _Channel:
     """Our end of a channel to the guardian, which serves one job at a time."""
 
-    __slots__ = ("__weakref__", "_came", "guardian", "is_shared", "last_id", "socket")
+    __slots__ = ("__weakref__", "_came", "_is_new", "guardian", "is_shared", "last_id", "socket")
 
     def __init__(self, socket: socket.socket, guardian: _Guardian, *, shared: bool) -> None:
         self.socket = socket
@@ -336,6 +341,8 @@ class _Channel:
         """Of the last order."""
         self._came = b""
         """The beginning of a report."""
+        self._is_new = True
+        """The guardian may have had no descriptor for it."""
 
     def receive(self) -> list[JobReport]:
         """The reports of the last job that have arrived; a GuardianError if the guardian died."""
@@ -345,9 +352,12 @@ class _Channel:
             return []
         except ConnectionError:
             data = b""
+        if not data and self._is_new and not self.guardian.has_ended():
+            return [_no_channel(self.last_id)]
         if not data:
             _replace(self.guardian)
             raise _guardian_lost()
+        self._is_new = False
         reports, self._came = split_reports(self._came + data if self._came else data)
         return [report for report in reports if report.id == self.last_id]
 
@@ -372,6 +382,11 @@ class _Channel:
 
 _ROOM = 4 * wire.PIECE
 _ID, _ID_AT = struct.Struct("=I"), 4
+
+
+def _no_channel(id_: int) -> JobReport:
+    """The guardian lives and closed a channel that it never used: it has no more descriptors."""
+    return JobReport(wire.REFUSED, 0, id_, errno.EMFILE, 0, 0, 0.0, 0.0, b"", b"")
 
 
 def split_reports(data: bytes) -> tuple[list[JobReport], bytes]:
@@ -423,6 +438,17 @@ class _Guardian:
         if not _notify(WAS_STOPPED) and not self.was_printed:
             self.was_printed = True
             print(f"plait: {WAS_STOPPED}", file=sys.stderr)
+
+    def has_ended(self) -> bool:
+        """Whether it closed its end of the request socket, or does so in this moment."""
+        if self.is_dead:
+            return True
+        poll = select.poll()
+        try:
+            poll.register(self.request, select.POLLIN)
+        except ValueError:  # another thread has closed ours
+            return True
+        return bool(poll.poll(_END_PATIENCE))
 
     def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Channel:
         """Send an order; returns the channel of its job."""
