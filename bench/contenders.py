@@ -84,7 +84,7 @@ def _plait(case: Case) -> list[Contender]:
         Contender(HOT_SCOPE, "template.render(values)", {"template": by_scope, "values": scope}),
         Contender(CACHED, "plait.render(source, values, profile=profile)", by_text),
         Contender(
-            CAREFUL, "template.careful(values)", {"template": careful, "values": case.values}
+            CAREFUL, "template.render_checked(values)", {"template": careful, "values": case.values}
         ),
     ]
 
