@@ -149,7 +149,8 @@ def _runner(
         done = subprocess.run(
             [command, *arguments],
             cwd=project / folder,
-            env={**os.environ, "HOME": str(home)},
+            # An empty value: bytecode is written, so that both versions start from it.
+            env={**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": ""},
             capture_output=True,
             check=False,
         )
