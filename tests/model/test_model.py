@@ -57,7 +57,7 @@ def test_the_model_sees_a_recorded_step_done_again(
 def test_the_model_sees_that_nobody_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.app.resume.find_changed_steps", lambda *_: {})
+    monkeypatch.setattr("plait.app.edited_flow.find_changed_steps", lambda *_: {})
     found = [rule for seed in range(16, 20) for rule in lived(tmp_path / str(seed), seed).found]
     assert any(
         rule.startswith(("nobody was asked about ", "refused in the middle")) for rule in found

@@ -27,8 +27,8 @@ from plait.program.actions.shell import ShellAction
 from plait.program.capture import OutputPart
 from plait.program.git_changes import ChangeCheck
 from plait.program.graph.calls import NodeCall
+from plait.program.graph.graph_step import GraphStep
 from plait.program.graph.spec import GraphSpec, NodeSpec
-from plait.program.graph.walk import GraphStep
 from plait.program.map import ForeachAction, Map
 from plait.program.ports import FileReader, Files, Http, Processes, Results, Tools
 from plait.program.step_list import BlockAction, step_list

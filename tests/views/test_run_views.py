@@ -1222,7 +1222,7 @@ def test_a_run_of_one_step_loads_only_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text("steps: [{shell: 'true'}]\n")
     code = (
         "import sys; from plait.cli import main; main(['run', 'flow.yaml', '--json']);"
-        "print([n for n in ('typing', 'inspect', 'dataclasses', 'difflib', 'subprocess', 'asyncio', 'rich', 'plait.app.resume')"
+        "print([n for n in ('typing', 'inspect', 'dataclasses', 'difflib', 'subprocess', 'asyncio', 'rich', 'plait.app.edited_flow')"
         " if n in sys.modules])"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import Final
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 
 MAX_FILE: Final = 64 << 20
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

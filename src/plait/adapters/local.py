@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from plait.core.errors import InputError, closest_name, format_names
-from plait.core.machine import machine_error
+from plait.core.os_errors import machine_error
 from plait.engine.backend import ADDRESS, BACKENDS, Backend, Finished, MapRun, Perform, WorkItem
 
 

@@ -37,7 +37,7 @@ def findings_around(path: str, kind: str | None, document: Node | None) -> Itera
     yield from _of_calls(path, document)
     yield from _of_models(path, kind, document)
     if kind == "provider" and document is not None:
-        from plait.agents.providers.registry import extends_problems
+        from plait.agents.providers.provider_files import extends_problems
         from plait.core.projects import project_of_file
 
         spaces = _toolbox(project_of_file(path)).spaces
@@ -224,7 +224,7 @@ def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
 
 
 def _of_models(path: str, kind: str | None, document: Node | None) -> Iterator[Finding]:
-    from plait.agents.providers.registry import provider_problems
+    from plait.agents.providers.provider_files import provider_problems
     from plait.core.projects import project_of_file
     from plait.lang.analysis.models import find_models
 

@@ -101,7 +101,7 @@ def marked_done_in(opened: OpenRun, items: Iterable[str]) -> list[str]:
 def _value_at(path: str, steps: Mapping[str, Step], journal: Journal) -> Json:
     """Return the value of a step marked as done; None: there is no such step any more."""
     from plait.agents.turns import recorded_tool_call
-    from plait.engine.unknown import MARKED_DONE_RESULT
+    from plait.engine.unknown_results import MARKED_DONE_RESULT
 
     if (call := recorded_tool_call(journal, path)) is not None:
         return call

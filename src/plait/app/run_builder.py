@@ -12,7 +12,7 @@ from plait.adapters.process import guardian_client
 from plait.app.result import FlowResult, RunObservers, TemporaryRun
 from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.machine import map_machine_errors
+from plait.core.os_errors import map_machine_errors
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.backend import RemoteBackend

@@ -191,7 +191,7 @@ def run_program(
     with opening as opened:
         text = NO_TEXT
         if resume is not None:
-            from plait.app.resume import EditedFlow, invalidate_removed
+            from plait.app.edited_flow import EditedFlow, invalidate_removed
 
             edited = EditedFlow(loaded, opened)
             if not accept_changes:
@@ -226,7 +226,7 @@ def resume_flow(
     observers: RunObservers | None = None,
 ) -> FlowResult:
     """Resume a run: recorded outcomes are replayed.  `inputs`: secret ones, which are not stored."""
-    from plait.app.resume import EditedFlow, invalidate_removed
+    from plait.app.edited_flow import EditedFlow, invalidate_removed
     from plait.app.resume_answers import ResumeAnswers
     from plait.app.retry import find_waiting_items
 
@@ -273,7 +273,7 @@ def retry_flow(
     observers: RunObservers | None = None,
 ) -> FlowResult:
     """Retry failed items, all or those that are named; the file may have been edited."""
-    from plait.app.resume import EditedFlow
+    from plait.app.edited_flow import EditedFlow
     from plait.app.resume_answers import ResumeAnswers, marked_done_in
     from plait.app.retry import (
         find_failed_items,
@@ -374,7 +374,7 @@ def plan_resume(
     inputs: Mapping[str, Json] | None = None,
 ) -> list[PlannedStep]:
     """Return what a resumed run would run again, and what it would replay."""
-    from plait.app.resume import EditedFlow, invalidate_removed
+    from plait.app.edited_flow import EditedFlow, invalidate_removed
     from plait.app.resume_answers import ResumeAnswers
     from plait.app.retry import find_waiting_items
     from plait.engine.journal import Overlay
@@ -405,7 +405,7 @@ def resume_blocker(
     run: str | None = None, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> InputError | None:
     """Return why a run cannot be resumed before its changes are accepted; None: it can."""
-    from plait.app.resume import EditedFlow
+    from plait.app.edited_flow import EditedFlow
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:

@@ -17,7 +17,7 @@ from plait.engine.event_bus import StopSignal
 if TYPE_CHECKING:
     from plait.adapters.store.result_cache import ResultCache
     from plait.agents.messages import Provider, ToolOffer
-    from plait.agents.providers.registry import Providers
+    from plait.agents.providers.provider_files import Providers
     from plait.engine.context import Services
     from plait.program.ports import Subflow
     from plait.program.worktrees.ports import Worktrees
@@ -440,7 +440,7 @@ class LocalModels:
 
     def provider(self, name: str | None) -> Provider | None:
         from plait.adapters.http.client import stream_request
-        from plait.agents.providers.registry import Providers
+        from plait.agents.providers.provider_files import Providers
         from plait.app.toolbox import toolbox
 
         with self._lock:

@@ -225,7 +225,7 @@ def _report_error(error: Exception) -> int:
         _discard_output()
         print(f"plait: the output cannot be written: {error.strerror}", file=sys.stderr)
         return 1
-    from plait.core.machine import machine_error
+    from plait.core.os_errors import machine_error
 
     limit = machine_error(error)
     if limit is not None:

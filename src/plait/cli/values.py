@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.values import Json, Secret, finite_number, json_error, text
 
 if TYPE_CHECKING:

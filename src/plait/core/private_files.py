@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from plait.core.errors import DocumentError, LimitError, TrustError
 from plait.core.hints import Final, TypeVar
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.safe_files import FileStamp
 from plait.core.values import Json
 

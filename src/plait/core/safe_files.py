@@ -23,7 +23,7 @@ from itertools import count
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import Final, Literal, TypeAlias
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.records import dataclass
 
 MAX_FILE: Final = 16 << 20

@@ -15,7 +15,7 @@ from threading import Lock
 
 from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Protocol, cast
-from plait.core.machine import REFUSALS, machine_error
+from plait.core.os_errors import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import StepFinished, StepRetrying, StepStarted

@@ -9,7 +9,7 @@ from plait.core.records import dataclass, replace
 from plait.engine.events import StepFinished
 from plait.engine.outcome import NO_TIME_LEFT, Failed, Skipped
 from plait.engine.paths import RUN, is_item, split_path
-from plait.engine.unknown import UNKNOWN_RESULT
+from plait.engine.unknown_results import UNKNOWN_RESULT
 
 if TYPE_CHECKING:
     from plait.core.values import Json

@@ -11,7 +11,7 @@ from plait.core.records import dataclass
 from plait.engine.kinds import failure_kinds
 from plait.engine.outcome import LIMIT, Failure
 from plait.engine.paths import join_path
-from plait.engine.unknown import UNKNOWN_RESULT
+from plait.engine.unknown_results import UNKNOWN_RESULT
 
 if TYPE_CHECKING:
     from random import Random

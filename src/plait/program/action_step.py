@@ -43,7 +43,7 @@ from plait.engine.paths import (
 from plait.engine.perform import StepContext, act
 from plait.engine.replay import can_continue_after, replay_unless_failed
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, RetryScope, Step
-from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
+from plait.engine.unknown_results import UNKNOWN_RESULT, is_unknown_result
 from plait.program.capture import (
     ATTEMPT,
     LOST,

@@ -17,7 +17,7 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
 from plait.engine.outcome import Failure, StepError
-from plait.engine.unknown import is_unknown_result, is_unseen
+from plait.engine.unknown_results import is_unknown_result, is_unseen
 from plait.template.program import FACTS
 
 if TYPE_CHECKING:

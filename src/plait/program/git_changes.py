@@ -27,7 +27,7 @@ from plait.engine.outcome import Failure, StepError, require_success
 from plait.engine.paths import BASELINE
 from plait.engine.perform import StepContext
 from plait.engine.step import FunctionAction, LeafStep, Step
-from plait.engine.unknown import is_unknown_result
+from plait.engine.unknown_results import is_unknown_result
 from plait.program.clean_repository import (
     LISTING,
     SAFE,

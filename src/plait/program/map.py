@@ -44,7 +44,7 @@ from plait.engine.step import (
     Retry,
     Step,
 )
-from plait.engine.unknown import UNKNOWN_RESULT, is_unknown_result
+from plait.engine.unknown_results import UNKNOWN_RESULT, is_unknown_result
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import complete_output, require_complete_output
 from plait.program.item_list import OnEmpty, check_not_empty, item_title

@@ -16,7 +16,7 @@ from plait.core.values import NOT_KNOWN, Json, Unknown
 from plait.engine.outcome import Failed, Failure, Skipped, StepError, Succeeded, require_success
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
-from plait.engine.unknown import UNKNOWN_RESULT
+from plait.engine.unknown_results import UNKNOWN_RESULT
 from plait.program.capture import TRUNCATED, scope_after
 from plait.template.sinks import render_json_value
 

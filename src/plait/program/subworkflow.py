@@ -16,7 +16,7 @@ from plait.core.values import Json, Unknown, contains_unknown
 from plait.engine.outcome import DeadlineExceeded, StepError, too_long
 from plait.engine.perform import StepContext, act
 from plait.engine.step import Composite, Step
-from plait.engine.unknown import UNKNOWN_RESULT
+from plait.engine.unknown_results import UNKNOWN_RESULT
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.sinks import is_own_text, render_json_value
 

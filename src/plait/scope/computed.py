@@ -18,7 +18,7 @@ from copy import copy
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.records import dataclass
 from plait.core.safe_files import OutsideError, open_below
 from plait.core.source import Source

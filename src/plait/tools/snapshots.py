@@ -22,7 +22,7 @@ from contextlib import suppress
 from plait.core.digests import sha256
 from plait.core.errors import InputError
 from plait.core.hints import Final
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.records import dataclass
 from plait.tools.anchors import ActiveAnchor
 from plait.tools.items import ToolFile

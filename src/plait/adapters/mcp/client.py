@@ -47,7 +47,7 @@ from plait.core.errors import (
     format_names,
 )
 from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar
-from plait.core.machine import machine_error
+from plait.core.os_errors import machine_error
 from plait.core.records import dataclass
 from plait.core.values import Json, json_value
 from plait.tools.invocation import McpCall, McpServer, PrimitiveResult

@@ -31,7 +31,7 @@ from plait.adapters.process import guardian, guardian_client
 from plait.core.errors import GuardianError, MachineError, ProcessError, RequestError
 from plait.core.grace import grace_seconds
 from plait.core.hints import Any, Final, Protocol, TypeAlias
-from plait.core.machine import start_error
+from plait.core.os_errors import start_error
 from plait.core.records import dataclass
 from plait.tools.invocation import DEFAULT_MAX_OUTPUT, McpServer
 

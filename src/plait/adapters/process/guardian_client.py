@@ -24,7 +24,7 @@ from plait.adapters.process import guardian as wire
 from plait.core.errors import GuardianError, InputError, MachineError, PlaitError, ProcessError
 from plait.core.grace import grace_seconds
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
-from plait.core.machine import start_error
+from plait.core.os_errors import start_error
 from plait.core.records import dataclass, field
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from plait.adapters.process.output import MAX_OVERFLOW, OnOutput, StreamCapture
 from plait.core.errors import GuardianError, PlaitError, ProcessError
 from plait.core.grace import grace_seconds
 from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
-from plait.core.machine import start_error
+from plait.core.os_errors import start_error
 from plait.core.records import dataclass, field
 from plait.core.values import UNDEFINED, Json, json_value
 from plait.tools.invocation import CallLimits, PrimitiveResult, ProcessCall

@@ -2,7 +2,8 @@
 
     spec        parse a provider file: server, request body, models, prices
     file_check  the problems of one provider file
-    registry    find the file of a provider and check that it is trusted
+    provider_files
+                find the file of a provider and check that it is trusted
     families/   convert requests and responses to and from a wire format
     sse         parse the events of a stream
     client      one request to a server: key, attempts, deadline, stop signal

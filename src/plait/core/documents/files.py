@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from plait.core.documents.limits import printable_name, require_size
 from plait.core.errors import DocumentError, InputError, closest_name
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.source import Source, Span
 
 

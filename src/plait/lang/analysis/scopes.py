@@ -351,10 +351,10 @@ class _Reader:
             isinstance(document, Mapping) and document.get(h) for h in heads
         ):
             return
-        from plait.lang.known_head import known_of_head
+        from plait.lang.static_values import find_static_values
 
         assert isinstance(document, Mapping)
-        known, self.too_long = known_of_head(document, given | given_at_start(document))
+        known, self.too_long = find_static_values(document, given | given_at_start(document))
         for name, value in known.items():
             if name in self.given:
                 self.given[name] = replace(self.given[name], value=value)

@@ -39,8 +39,8 @@ from plait.lang.loaded import LoadedFlow, LoadOptions, make_flow
 from plait.lang.parameters import Parameter, parse_parameters, resolve_inputs, seal_inputs
 from plait.program.actions.shell import ShellAction
 from plait.program.graph.calls import Action, NodeCall, ShellCall
+from plait.program.graph.graph_step import GraphStep
 from plait.program.graph.spec import Edge, GraphSpec, NodeForeach, NodeSpec
-from plait.program.graph.walk import GraphStep
 from plait.program.program import OneStep, Program
 from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.graph_tables import MAX_CONCURRENCY, MAX_STEPS

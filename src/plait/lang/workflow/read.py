@@ -132,7 +132,7 @@ def _find_derived_secrets(
     """The texts that steps make of secrets."""
     if not secret_texts(environment, values):
         return frozenset()
-    from plait.lang.workflow.made_secrets import derived_secrets
+    from plait.lang.workflow.derived_secrets import derived_secrets
 
     scope = Scope(
         {**environment.names(), **values}, sources=Sources(environ=environment.environ(environ))

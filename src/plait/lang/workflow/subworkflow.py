@@ -28,7 +28,7 @@ from plait.lang.parameters import (
     resolve_inputs,
 )
 from plait.lang.workflow.compose import Calls, ComposedWorkflow, compose
-from plait.lang.workflow.made_secrets import derived_secrets
+from plait.lang.workflow.derived_secrets import derived_secrets
 from plait.program.subworkflow import NO_MAP, Entered, Subworkflow
 from plait.schema import Fields, to_template
 from plait.scope import Scope

@@ -39,7 +39,7 @@ from plait.engine.paths import AGENT, last_name, turn_name
 from plait.engine.perform import StepContext, act
 from plait.engine.replay import replay_unless_failed
 from plait.engine.step import Composite, FunctionAction, RetryScope
-from plait.engine.unknown import UNKNOWN_RESULT
+from plait.engine.unknown_results import UNKNOWN_RESULT
 from plait.program.capture import ATTEMPT
 from plait.template.sinks import render_text
 from plait.template.template import Template

@@ -1,4 +1,4 @@
-"""One visit of a graph node: its variables, its action, and the choice of the next edge."""
+"""One visit of a graph node: its variables, its action and its record."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from plait.engine.outcome import LIMIT, Failed, StepError, Succeeded, require_su
 from plait.engine.paths import CALL, join_path, repeated_name
 from plait.engine.step import Composite, FunctionAction, LeafStep, Policy
 from plait.program.graph.calls import call_for_each, call_result
+from plait.program.graph.edges import choose_edge
 from plait.template.program import require_bounded
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
     from plait.program.graph.calls import Action
+    from plait.program.graph.graph_step import GraphRun
     from plait.program.graph.spec import NodeSpec
-    from plait.program.graph.walk import GraphRun
     from plait.template.nodes import Path
     from plait.template.program import Answer, Piece
     from plait.template.template import Template
@@ -131,7 +132,7 @@ class NodeStep(Composite):
             self._graph_run, {"result": {"status": "error", **error}}, self._graph_run.ctx.path
         )
         try:
-            return {"error": error, **next_node(self.node, names)}
+            return {"error": error, **choose_edge(self.node, names)}
         except PlaitError:
             return None
 
@@ -169,7 +170,9 @@ class NodeStep(Composite):
             names.names["result"] = self._execute_call(node.call, ctx, names)
         except _ContinuedError as continued:
             names.names["result"] = {"status": "error", **continued.error}
-            following = next_node(node, names) if node.on_error is None else {"next": node.on_error}
+            following = (
+                choose_edge(node, names) if node.on_error is None else {"next": node.on_error}
+            )
             return {"error": continued.error, **following}
         return self._transition_record(names)
 
@@ -184,7 +187,7 @@ class NodeStep(Composite):
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
-        return {**record, **next_node(node, names, record.get("assign"))}
+        return {**record, **choose_edge(node, names, record.get("assign"))}
 
     def _execute_call(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
@@ -316,37 +319,6 @@ def _visit_policy(node: NodeSpec) -> Policy:
     # The timeout of a call applies to each attempt; that of a loop to all items together.
     timeout = None if node.loop is None else node.policy.timeout
     return Policy(timeout=timeout, keep_failure=node.policy.keep_failure)
-
-
-def next_node(
-    node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None = None
-) -> dict[str, Json]:
-    """Return `{next}` for the first edge that is open; {}: the graph ends here.
-
-    `edge` is its number, if several edges lead to the same node.
-    """
-    number = _first_matching_edge(node, names, assigned)
-    if number is None:
-        return {}
-    to = node.edges[number].to
-    alike = sum(edge.to == to for edge in node.edges) > 1
-    return {"next": to, "edge": number + 1} if alike else {"next": to}
-
-
-def _first_matching_edge(
-    node: NodeSpec, names: NodeScope, assigned: Mapping[str, Json] | None
-) -> int | None:
-    seen: NodeScope | None = None
-    for number, edge in enumerate(node.edges):
-        if edge.when is None:
-            return number
-        if seen is None:
-            seen = (
-                names.with_names(state={**names.names["state"], **assigned}) if assigned else names
-            )
-        if edge.when.holds(seen):
-            return number
-    return None
 
 
 def error_record(node: NodeSpec, failure: Failure) -> dict[str, Json]:

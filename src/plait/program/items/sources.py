@@ -16,7 +16,7 @@ from fnmatch import translate
 from plait.core.documents.limits import printable_name
 from plait.core.errors import DocumentError, InputError, LimitError, Problem, closest_name
 from plait.core.hints import IO, Final, NoReturn, TypeAlias
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.source import Span
 from plait.core.values import Json, text
 from plait.program.items.commands import command_problem

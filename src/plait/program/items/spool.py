@@ -16,7 +16,7 @@ from contextlib import suppress
 from plait.core.digests import sha256
 from plait.core.errors import InputError
 from plait.core.hints import IO, Final
-from plait.core.machine import raise_machine_limit
+from plait.core.os_errors import raise_machine_limit
 from plait.core.private_files import sync_folder
 from plait.core.records import dataclass
 from plait.core.safe_files import open_at_once

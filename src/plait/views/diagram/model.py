@@ -31,7 +31,7 @@ from plait.engine.paths import (
     split_path,
 )
 from plait.lang.languages import language_by_shape
-from plait.program.graph.walk import node_name
+from plait.program.graph.graph_step import node_name
 from plait.schema import ACTION_FIELDS
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from agents.providers.talk import (
 from plait.agents.messages import TokenUsage
 from plait.agents.ports import Models
 from plait.agents.providers.file_check import file_problems
-from plait.agents.providers.registry import names
+from plait.agents.providers.provider_files import names
 from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import StructuredProvider
 from plait.app.runs import Options, RunObservers, run_flow

@@ -35,7 +35,8 @@ from plait.engine.paths import CALL, NODES, join_path, last_name, unnumbered_nam
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.graph.calls import describe_call
-from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record, next_node
+from plait.program.graph.edges import choose_edge
+from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record
 from plait.program.graph.spec import GraphSpec, NodeSpec, next_names
 from plait.scope import Scope
 
@@ -135,7 +136,7 @@ class GraphRun:
                     name = self._after_failure(node, failure)
                 case Skipped():  # a hook skipped it
                     names = NodeScope(self, {"result": {"status": "skipped"}}, self.ctx.path)
-                    name = next_node(node, names).get("next")
+                    name = choose_edge(node, names).get("next")
         return self._complete(dict(self.state))
 
     def _with_state(self) -> StepContext:
@@ -165,7 +166,7 @@ class GraphRun:
         if node.on_error is not None:
             return node.on_error
         names = NodeScope(self, {"result": {"status": "error", **error}}, self.ctx.path)
-        return next_node(node, names).get("next")
+        return choose_edge(node, names).get("next")
 
     def _add_error(self, node: NodeSpec, error: Mapping[str, Json]) -> None:
         self.state["_last_error"] = dict(error)

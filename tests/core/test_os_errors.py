@@ -22,7 +22,7 @@ from plait.adapters.process import guardian_client
 from plait.app.runs import Options, resume_flow, run_flow
 from plait.cli import main, run_to_exit_code
 from plait.core.errors import InputError, MachineError
-from plait.core.machine import machine_error, map_machine_errors, raise_machine_limit, start_error
+from plait.core.os_errors import machine_error, map_machine_errors, raise_machine_limit, start_error
 from plait.engine.backend import WorkItem
 from plait.engine.outcome import Succeeded
 from runs.stories import Place

@@ -15,7 +15,7 @@ from plait.template.program import Lookup
 from plait.template.template import Template
 
 
-def known_of_head(
+def find_static_values(
     document: nodes.Mapping, others: Set[str] = frozenset()
 ) -> tuple[dict[str, Json], list[Problem]]:
     """The values that are written in the file, and the problem if they are too long together.
@@ -30,8 +30,8 @@ def known_of_head(
         None,
         *(name for name, node in flow.entries("profiles") if isinstance(node, nodes.Mapping)),
     ):
-        reader = _KnownHead(flow, {})
-        values = reader.known(others, profile)
+        reader = _StaticHead(flow, {})
+        values = reader.find_values(others, profile)
         problems += [one for one in reader.problems if one.code == "output-too-long"]
         if found is None:
             found = values
@@ -40,10 +40,10 @@ def known_of_head(
     return found or {}, list(dict.fromkeys(problems))
 
 
-class _KnownHead(Head):
+class _StaticHead(Head):
     """The head with the values of files; every other value is unknown."""
 
-    def known(self, others: Set[str], profile: str | None) -> dict[str, Json]:
+    def find_values(self, others: Set[str], profile: str | None) -> dict[str, Json]:
         filed = {name: value for name, value in self._in_env_files() if name not in others}
         variables = self._render_entries(self.flow.entries("vars"), {})
         found = {
