@@ -116,7 +116,7 @@ def test_questions_side_by_side_never_use_more_than_the_limit(
     came = asked_by_threads(budget, Priced(), questions)
     assert len(came) == len(rooms)
     assert {one.kind for one in came if isinstance(one, Failure)} <= {"limit"}
-    used = outer.used()
+    used = outer.usage()
     assert used["tokens"] <= (tokens or 10**9)
     assert used["spend"] <= (spend or 10**9) * PRICE + 1e-9
     if tokens is None and spend is None:
@@ -135,7 +135,7 @@ def test_questions_for_which_there_is_enough_are_asked_at_the_same_time() -> Non
         budget, Priced(uses), [ModelRequest(HI.messages, options={"max_tokens": 10})] * 3
     )
     assert all(isinstance(one, ModelResponse) for one in came)
-    assert budget.used()["tokens"] == 3 * (TAKES + 10)
+    assert budget.usage()["tokens"] == 3 * (TAKES + 10)
 
 
 def test_near_the_limit_they_are_asked_one_after_the_other_and_what_is_not_used_is_there_for_the_next() -> (
@@ -225,7 +225,7 @@ def test_what_a_failed_question_had_set_aside_is_there_for_the_next() -> None:
     budget = Budget(Limits(tokens=TAKES + 10))
     assert isinstance(asked(budget, Scripted(fail)), Failure)
     assert (
-        budget.used()["tokens"],
+        budget.usage()["tokens"],
         isinstance(asked(budget, Priced(lambda _: 1)), ModelResponse),
     ) == (5, True)
 
@@ -238,7 +238,7 @@ def test_a_question_that_is_asked_again_takes_a_turn_of_its_own() -> None:
         bill.ask(model, HI, timeout=None, stop=StopSignal(), on_text=None)
     with pytest.raises(StepError, match="limit of 2 turns"):
         bill.ask(model, HI, timeout=None, stop=StopSignal(), on_text=None)
-    assert (len(model.asks), budget.used()["turns"]) == (2, 2)
+    assert (len(model.asks), budget.usage()["turns"]) == (2, 2)
 
 
 # ── whole flows ──────────────────────────────────────────────────────────
@@ -270,6 +270,6 @@ def test_no_flow_asks_more_than_its_limit_and_it_is_not_done(
         value = error.failure.kind
     finally:
         run.events.close()
-    assert 0 < run.budgets.total.used()[name] <= most
+    assert 0 < run.budgets.total.usage()[name] <= most
     assert len(model.asks) < 5
     assert value == "limit"

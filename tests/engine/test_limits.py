@@ -61,7 +61,7 @@ def test_whoever_is_inside_spends_the_outers_as_well(
             for name, amount in used.items():
                 expected[outer][name] += amount
     for budget, wanted in zip(budgets, expected, strict=True):
-        assert {name: budget.used()[name] for name in COUNTED} == wanted
+        assert {name: budget.usage()[name] for name in COUNTED} == wanted
 
 
 @given(limits=st.lists(LIMITS, min_size=1, max_size=4), used=AMOUNTS, at=st.integers(0, 3))
@@ -73,7 +73,7 @@ def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
     innermost = budgets[-1]
     for name in COUNTED:
         rests = [
-            max(0, getattr(one.limits, name) - one.used()[name])
+            max(0, getattr(one.limits, name) - one.usage()[name])
             for one in budgets
             if getattr(one.limits, name) is not None
         ]
@@ -97,8 +97,8 @@ def test_threads_lose_nothing(amounts: list[list[int]]) -> None:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert outer.used()["tokens"] == sum(map(sum, amounts))
-    assert inner.used()["turns"] == sum(len(mine) for mine in amounts[1::2])
+    assert outer.usage()["tokens"] == sum(map(sum, amounts))
+    assert inner.usage()["turns"] == sum(len(mine) for mine in amounts[1::2])
 
 
 def test_no_two_threads_take_the_last_of_a_limit() -> None:
@@ -115,7 +115,7 @@ def test_no_two_threads_take_the_last_of_a_limit() -> None:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert (outer.used()["steps"], refused) == (50, ["steps"] * 110)
+    assert (outer.usage()["steps"], refused) == (50, ["steps"] * 110)
 
 
 def test_whose_limit_it_is_is_said_and_what_counts_against_it() -> None:
@@ -155,7 +155,7 @@ def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> N
     budget = Budget(Limits(seconds=10), clock=clock)
     budget.add(seconds=4)
     clock.now += 5
-    assert (budget.used()["seconds"], budget.available("seconds"), budget.limit_code()) == (
+    assert (budget.usage()["seconds"], budget.available("seconds"), budget.limit_code()) == (
         9,
         1,
         None,
@@ -269,7 +269,7 @@ def test_what_earlier_lives_used_up_counts_where_it_is_counted_and_nowhere_else(
     outer = Budget()
     inner = Budget(within=outer)
     inner.add_earlier(steps=2, tokens=3)
-    assert (inner.used()["steps"], inner.used()["tokens"], outer.used()["steps"]) == (2, 3, 0)
+    assert (inner.usage()["steps"], inner.usage()["tokens"], outer.usage()["steps"]) == (2, 3, 0)
 
 
 SECONDS = [

@@ -136,7 +136,7 @@ def lived(
 
 
 def used(run: RunContext) -> dict[str, Any]:
-    return {name: value for name, value in run.budgets.total.used().items() if name != "seconds"}
+    return {name: value for name, value in run.budgets.total.usage().items() if name != "seconds"}
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -190,7 +190,7 @@ def test_a_resumed_agent_has_what_its_earlier_run_attempt_left_over(top: Path) -
     with suppress(Crash):
         lived(top, "directive", journal, Effects(3))
     run, _ = watched(top, "directive", journal.reopen())
-    assert run["agent"].used()["turns"] == 2
+    assert run["agent"].usage()["turns"] == 2
 
 
 def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any], RunContext]:
@@ -220,8 +220,8 @@ def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> Non
     resumed, _ = watched(top, "nested", journal.reopen())
     for path, budget in resumed.items():
         names = ("turns", "tokens", "spend", "steps")
-        assert [budget.used()[name] for name in names] == [
-            whole[path].used()[name] for name in names
+        assert [budget.usage()[name] for name in names] == [
+            whole[path].usage()[name] for name in names
         ], path
     assert resumed, "somebody was inside"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plait.core.errors import LimitError, ValueRefusedError
 from plait.core.values import UNDEFINED, Secret, json_text
-from plait.template.filters import FILTERS, FORMATS, matching
+from plait.template.filters import FILTERS, FORMATS, filter_paths
 from plait.template.template import compile_template
 
 S = Secret("ab")
@@ -214,6 +214,6 @@ def test_no_format_shows_a_secret(name: str) -> None:
 
 
 def test_a_glob_filters_secrets_without_showing_them() -> None:
-    kept = matching([Secret("a.py"), "b.c"], "*.py")
+    kept = filter_paths([Secret("a.py"), "b.c"], "*.py")
     assert kept == [Secret("a.py")]
     assert repr(kept) == "[***]"

@@ -169,7 +169,7 @@ def test_bundles_answer_last_and_are_reported_apart(tmp_path: Path) -> None:
 
 def test_a_missing_tool_is_reported_with_what_was_meant(tmp_path: Path) -> None:
     put(tmp_path, "user", "tools/team/report.py")
-    error = spaces_in(tmp_path).missing("team/reprt")
+    error = spaces_in(tmp_path).missing_error("team/reprt")
     folders = ", ".join(f"{tmp_path}/{name}/tools" for name in NAMES)
     assert str(error) == (
         "there is no tool 'team/reprt'\n"
@@ -180,7 +180,7 @@ def test_a_missing_tool_is_reported_with_what_was_meant(tmp_path: Path) -> None:
 def test_one_wrong_file_does_not_hide_that_another_is_missing(tmp_path: Path) -> None:
     put(tmp_path, "project", "tools/d.py", "tools/d.yaml")
     (tmp_path / "project/tools/link.py").symlink_to("/etc/passwd")
-    assert spaces_in(tmp_path).missing("x").code == "unknown-tool"
+    assert spaces_in(tmp_path).missing_error("x").code == "unknown-tool"
 
 
 def test_the_ids_are_those_of_tools_in_all_spaces(tmp_path: Path) -> None:

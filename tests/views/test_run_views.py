@@ -26,7 +26,7 @@ from rich.console import Console
 
 from plait.app.runs import FlowResult, RunObservers
 from plait.cli import main
-from plait.cli.run import parse_inputs, run_with_view, stopping_by_signal, view_for
+from plait.cli.run import parse_inputs, run_with_view, stop_on_signal, view_for
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
@@ -733,7 +733,7 @@ def test_json_says_the_exit_code_of_the_process(number: signal.Signals, code: in
 def test_the_second_signal_is_at_once() -> None:
     view = Noting()
     stop = StopSignal()
-    with stopping_by_signal(stop, view) as heard:
+    with stop_on_signal(stop, view) as heard:
         for _ in range(2):
             view.heard.clear()
             os.kill(os.getpid(), signal.SIGINT)
@@ -756,7 +756,7 @@ def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stopping_by_signal(StopSignal(), Noting()) as heard:
+        with stop_on_signal(StopSignal(), Noting()) as heard:
             os.kill(os.getpid(), signal.SIGHUP)
         assert heard == []
     finally:

@@ -487,7 +487,7 @@ class AgentSession:
         """Return the hook variables of a turn."""
         if self.run.hooks.is_empty:
             return {}
-        used = self.budget.used()
+        used = self.budget.usage()
         return {
             **step_names(self.agent, self.ctx.attempt),
             "directive": self.agent.title,

@@ -407,7 +407,7 @@ def _output(
     return EnsembleOutput(
         done[-1].raw if done else "",
         outputs,
-        _used(events),
+        _total_usage(events),
         sum(event.duration for event in whole if not event.replayed),
         result.run if kept else None,
         result.status,
@@ -463,7 +463,7 @@ def _ends(events: Sequence[EventRecord]) -> Iterator[tuple[str, Outcome]]:
             yield stamped.event.path, stamped.event.outcome
 
 
-def _used(events: Sequence[EventRecord]) -> TokenUsage:
+def _total_usage(events: Sequence[EventRecord]) -> TokenUsage:
     """Return what models used in all attempts of the run, including failed requests."""
     usages = []
     for stamped in events:
@@ -515,7 +515,7 @@ def make_trace(
         "failure": None if failure is None else {"kind": failure.kind, "message": failure.message},
         "steps": [_step_trace(one) for one in events if isinstance(one.event, StepFinished)],
         "notes": [one.event.message for one in events if hasattr(one.event, "message")],
-        "usage": _used(events).record(),
+        "usage": _total_usage(events).record(),
     }
 
 

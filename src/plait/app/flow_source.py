@@ -284,6 +284,6 @@ def find_flow(path: str, options: Options, project: str | None) -> FlowSource:
     found = spaces.find(wanted.removeprefix(DIRECTIVE), folder=DIRECTIVES)
     if found is None:
         if path.startswith(DIRECTIVE):
-            raise spaces.missing(path.removeprefix(DIRECTIVE), folder=DIRECTIVES)
+            raise spaces.missing_error(path.removeprefix(DIRECTIVE), folder=DIRECTIVES)
         return FlowSource(os.path.abspath(path), options, project)
     return FlowSource(found.path, options, spaces.project or os.getcwd(), tool=wanted)

@@ -91,7 +91,7 @@ def _has_succeeded(path: str, opened: OpenRun) -> bool:
     return isinstance(getattr(opened.journal.step(path), "outcome", None), Succeeded)
 
 
-def marked_done_in(opened: OpenRun, items: Iterable[str]) -> list[str]:
+def done_marks_in(opened: OpenRun, items: Iterable[str]) -> list[str]:
     """Return the steps marked as done inside items that start again."""
     kept = _earlier_done_marks(opened)
     tops = list(items) if kept else []

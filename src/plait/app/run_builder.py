@@ -132,12 +132,12 @@ def _run_program(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource)
         run.hooks.require("run_started", ctx, own_only=True)
         result = FlowResult(id, "done", value=_for_callers(act(program, ctx)))
     except _ENDS as error:
-        result = _failed_result(error, id, loaded, run)
+        result = _failure_result(error, id, loaded, run)
     if not run.hooks.is_empty and result.status != "interrupted":
         try:
             fire_run_ended(program, ctx, result.value, result.failure)
         except _ENDS as error:
-            after = _failed_result(error, id, loaded, run)
+            after = _failure_result(error, id, loaded, run)
             if result.failure is None or after.status == "interrupted":
                 result = replace(after, value=result.value)
             elif after.failure is not None:
@@ -150,7 +150,7 @@ _ENDS: Final = (StepError, Aborted, Interrupted, DeadlineExceeded, PlaitError)
 """What ends a program before its last step."""
 
 
-def _failed_result(
+def _failure_result(
     error: BaseException, id: str, loaded: LoadedFlow, run: RunContext
 ) -> FlowResult:
     """Return the result of a program that an error ended."""

@@ -274,7 +274,7 @@ def retry_flow(
 ) -> FlowResult:
     """Retry failed items, all or those that are named; the file may have been edited."""
     from plait.app.edited_flow import EditedFlow
-    from plait.app.resume_answers import ResumeAnswers, marked_done_in
+    from plait.app.resume_answers import ResumeAnswers, done_marks_in
     from plait.app.retry import (
         find_failed_items,
         find_waiting_items,
@@ -298,7 +298,7 @@ def retry_flow(
             )
         require_backend(flow, loaded, observers.stop)
         keep_backend(opened, backend)
-        answers = ResumeAnswers(repeat=marked_done_in(opened, chosen) if from_start else ())
+        answers = ResumeAnswers(repeat=done_marks_in(opened, chosen) if from_start else ())
         marked_done = answers.values(loaded, opened)
         answers.keep(opened)
         edited = EditedFlow(loaded, opened)

@@ -90,7 +90,7 @@ def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:
     name = tool_id.removeprefix(DIRECTIVE)
     found = tools.spaces.find(name, folder=DIRECTIVES)
     if found is None:
-        raise tools.spaces.missing(name, folder=DIRECTIVES)
+        raise tools.spaces.missing_error(name, folder=DIRECTIVES)
     data = found.read()[0]
     return ToolFile(
         "directive", found.id, found.space, found.path, data, sha256_hex(data), Header()

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     person = ChatTerminal(sys.stdin, sys.stdout, sys.stderr, is_there=is_interactive())
     ask = ask_for_trust if person.is_there else None
     observers = flows.RunObservers([person.watch], person.stop, ask)
-    with person.stopping_by_keys():
+    with person.stop_on_keys():
         result = flows.run_flow(
             options.directive,
             wanted,
@@ -178,7 +178,7 @@ class ChatTerminal:
             return answer in ("y", "yes", "once", "a", "always")
 
     @contextmanager
-    def stopping_by_keys(self) -> Iterator[None]:
+    def stop_on_keys(self) -> Iterator[None]:
         """Ctrl-C stops an answer; twice, and other signals, end the chat."""
 
         def interrupt(_number: int, _frame: object) -> None:

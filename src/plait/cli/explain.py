@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from plait.views.explanation import explanation_json, render_explanation
 
     scope = Scope(parse_values(options))
-    explained = list(_all_explained(options, scope))
+    explained = list(_explanations(options, scope))
     if options.json:
         write_json([explanation_json(explanation) for explanation in explained])
         return 0
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _all_explained(options: argparse.Namespace, scope: Scope) -> Iterator[Explanation]:
+def _explanations(options: argparse.Namespace, scope: Scope) -> Iterator[Explanation]:
     from plait.lang.analysis.explain import TextField, explain
     from plait.lang.analysis.names import BuiltinName
     from plait.template.profiles import profile_named

@@ -161,14 +161,14 @@ def run_with_view(work: RunCommand, view: View) -> int:
     from plait.engine.event_bus import StopSignal
 
     stop = StopSignal()
-    observers = RunObservers([view.watch], stop, _asking(view) if is_interactive() else None)
-    with view, stopping_by_signal(stop, view):
+    observers = RunObservers([view.watch], stop, _trust_prompt(view) if is_interactive() else None)
+    with view, stop_on_signal(stop, view):
         result = work(observers=observers)
     view.finish(result)
     return result.exit_code
 
 
-def _asking(view: View) -> AskTrust:
+def _trust_prompt(view: View) -> AskTrust:
     from plait.cli.trust_prompt import ask_for_trust
 
     def ask(question: TrustQuestion) -> bool:
@@ -179,7 +179,7 @@ def _asking(view: View) -> AskTrust:
 
 
 @contextmanager
-def stopping_by_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
+def stop_on_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
     """Inside it, signals ask the run to stop; yields the list of signals received."""
     heard: list[int] = []
     if current_thread() is not main_thread():

@@ -126,7 +126,7 @@ def find_location(spaces: Spaces, given: str) -> SignableFile:
     folder = DIRECTIVES if given.startswith(DIRECTIVE) else "tools"
     found = spaces.find(given.removeprefix(DIRECTIVE), folder=folder)
     if found is None:
-        raise spaces.missing(given.removeprefix(DIRECTIVE), folder=folder)
+        raise spaces.missing_error(given.removeprefix(DIRECTIVE), folder=folder)
     return SignableFile(found.space, found.relative)
 
 

@@ -348,7 +348,7 @@ class HookRunner:
         self, event: str, ctx: StepContext, context: Mapping[str, Json]
     ) -> dict[str, Json]:
         """Return the variables of an event that are the same for all hooks."""
-        used: Json = {} if self.budget is None else self.budget.used()
+        used: Json = {} if self.budget is None else self.budget.usage()
         return {"used": used, "cost": used, **context, "event": event, "path": ctx.path}
 
 

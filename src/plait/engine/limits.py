@@ -208,7 +208,7 @@ class Budget:
         """Is there a limit for one of `names` (or any), here or around?"""
         return any(True for name in names or NAMES for _ in self._holders(name))
 
-    def used(self) -> dict[str, Json]:
+    def usage(self) -> dict[str, Json]:
         """Return the usage, for hooks, events and people."""
         with self._lock:
             whole = {name: int(self._used[name]) for name in ("turns", "tokens", "steps")}

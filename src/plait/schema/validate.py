@@ -232,7 +232,7 @@ def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
             )
         seen[field.name] = name
         yield from _of_field(key, value, field)
-    yield from _missing(node, form, seen)
+    yield from _missing_field_problems(node, form, seen)
     yield from _between(node, form, seen)
 
 
@@ -284,7 +284,9 @@ def _of_field(key: Scalar, value: Node, field: Field) -> Iterator[Problem]:
             yield from _problems(value, kind, f"'{name}'")
 
 
-def _missing(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
+def _missing_field_problems(
+    node: Mapping, form: RecordType, seen: dict[str, str]
+) -> Iterator[Problem]:
     thing = with_article(form.title)
     for field in form.fields:
         if field.required and field.name not in seen:

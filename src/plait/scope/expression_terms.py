@@ -75,13 +75,13 @@ def join_terms(terms: list[Term], *, deciding: bool) -> Term:
     """Terms with `||` or `&&` between them: the first whose truth is `deciding` decides."""
     gets = [term.get for term in terms]
 
-    def joined(state: State) -> bool:
+    def decide(state: State) -> bool:
         for get in gets:
             if truth(get(state)) is deciding:
                 return deciding
         return not deciding
 
-    return Term(joined, terms[0].start, terms[-1].end, TRUE_OR_FALSE)
+    return Term(decide, terms[0].start, terms[-1].end, TRUE_OR_FALSE)
 
 
 class Terms:
@@ -126,7 +126,7 @@ class Terms:
         get_left, get_right, rules = left.get, right.get, self.rules
         compare = OPERATORS[name].build
 
-        def ordered(state: State) -> bool:
+        def compare_values(state: State) -> bool:
             one, other = make_alike(plain(get_left(state)), plain(get_right(state)))
             if one is None or other is None:
                 return False
@@ -135,7 +135,7 @@ class Terms:
                 return compare(other)(one)
             return rules.refuse(lambda: self.disorder(left, kind, right, kind_of_other))
 
-        return ordered
+        return compare_values
 
     def check_orderable(self, left: Term, right: Term) -> None:
         for term in (left, right):
@@ -194,7 +194,7 @@ class Terms:
         test = self.binary_function(name, part)
         get_holder, get_part, rules = holder.get, part.get, self.rules
 
-        def tested(state: State) -> bool:
+        def test_values(state: State) -> bool:
             one, other = plain(get_holder(state)), plain(get_part(state))
             if one is None or other is None:
                 return False
@@ -209,7 +209,7 @@ class Terms:
                 return rules.refuse(lambda: self.no_answer(name, holder, type_name(one)))
             return answer
 
-        return Term(tested, holder.start, end, TRUE_OR_FALSE)
+        return Term(test_values, holder.start, end, TRUE_OR_FALSE)
 
     def binary_function(self, name: Token, part: Term) -> Binary:
         """The function; `matches` with a pattern that is known reads it here, and once."""

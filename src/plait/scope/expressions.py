@@ -323,14 +323,14 @@ class _When:
         get = getter(placeholder, self.profile)
         required = isinstance(placeholder, ContextPlaceholder) and placeholder.required is not None
 
-        def asked(rendering: Rendering) -> Answer:
+        def resolve(rendering: Rendering) -> Answer:
             answer = resolve_placeholder(placeholder, get, rendering)
             if answer is UNDEFINED and required and not isinstance(placeholder, FilledPlaceholder):
                 rendering.missing.append((rendering.source, placeholder))
                 rendering.finish()
             return answer
 
-        return asked
+        return resolve
 
     def path(self, text: str) -> tuple[Path, Get]:
         raise InputError(text)

@@ -111,7 +111,7 @@ FORMATS: Final[dict[str, Callable[[Json], Json]]] = {
 }
 
 
-def matching(value: Json, pattern: str) -> Json:
+def filter_paths(value: Json, pattern: str) -> Json:
     """The paths of a list that match a glob, in which `*` stands for any characters, `/` too."""
     paths = value if isinstance(value, list | tuple) else text(value).split("\n") if value else []
     return [path for path in paths if fnmatchcase(reveal_text(path), pattern)]

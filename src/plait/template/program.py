@@ -36,7 +36,7 @@ from plait.core.values import (
     reveal_text,
     text,
 )
-from plait.template.filters import FILTERS, FORMATS, holds_secret, matching
+from plait.template.filters import FILTERS, FORMATS, filter_paths, holds_secret
 from plait.template.filters import MAX_OUTPUT as MAX_OUTPUT
 from plait.template.grammar import SMALL_TEXT, parse
 from plait.template.nodes import (
@@ -277,7 +277,7 @@ class Program:
     def _part_text(self, part: Part, answer: Answer, rendering: Rendering) -> str:
         """A value as text; a placeholder without one as the author wrote it."""
         if answer is UNDEFINED:
-            answer = self._missing(part, rendering)
+            answer = self._missing_value(part, rendering)
         if contains_unknown(answer):
             rendering.unknown += 1
             kept = _source_text(part, rendering.source)
@@ -319,9 +319,9 @@ class Program:
     def _part_value(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
         """The value of a placeholder; UNDEFINED when it is to stay as it is written."""
         answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]
-        return answer if answer is not UNDEFINED else self._missing(part, rendering)
+        return answer if answer is not UNDEFINED else self._missing_value(part, rendering)
 
-    def _missing(self, placeholder: Part, rendering: Rendering) -> Answer:
+    def _missing_value(self, placeholder: Part, rendering: Rendering) -> Answer:
         assert not isinstance(placeholder, Text | FilledPlaceholder)
         if is_unknown_bare(placeholder, rendering.names):
             return UNDEFINED
@@ -561,7 +561,7 @@ def _alternative(alternative: Alternative, profile: Profile) -> Getter:
 
 def _format(form: Format) -> Callable[[Json], Json]:
     if form.name == "glob":
-        return lambda value: matching(value, form.pattern)
+        return lambda value: filter_paths(value, form.pattern)
     return FORMATS[form.name]
 
 

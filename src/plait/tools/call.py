@@ -112,27 +112,27 @@ def _by_own_names(returned: PrimitiveResult, copied: Sequence[tuple[str, str]]) 
 
     pairs = [pair for copy, own in copied for pair in ((copy, own), (quote(copy), quote(own)))]
 
-    def named(value: Any) -> Any:
+    def with_own_names(value: Any) -> Any:
         match value:
             case str():
                 for copy, own in pairs:
                     value = value.replace(copy, own)
                 return value
             case list():
-                return [named(item) for item in value]
+                return [with_own_names(item) for item in value]
             case dict():
-                return {key: named(item) for key, item in value.items()}
+                return {key: with_own_names(item) for key, item in value.items()}
         return value
 
     if returned.success:
-        return replace(returned, stderr=named(returned.stderr))
+        return replace(returned, stderr=with_own_names(returned.stderr))
     return replace(
         returned,
-        data=named(returned.data),
-        error=named(returned.error),
-        stderr=named(returned.stderr),
-        printed=named(returned.printed),
-        metadata=named(dict(returned.metadata)),
+        data=with_own_names(returned.data),
+        error=with_own_names(returned.error),
+        stderr=with_own_names(returned.stderr),
+        printed=with_own_names(returned.printed),
+        metadata=with_own_names(dict(returned.metadata)),
     )
 
 

@@ -186,20 +186,20 @@ class Chains:
         if executor is None or current_id(executor) in PRIMITIVES:
             return
         if self.spaces.find(executor) is None:
-            raise self._missing(executor, [item])
+            raise self._missing_error(executor, [item])
 
     def _build(self, item_id: str) -> tuple[Chain, tuple[FileWitness, ...]]:
         elements: list[ToolFile] = []
         seen: list[FileWitness] = []
 
-        def looking(space: Space, name: str) -> None:
+        def on_look(space: Space, name: str) -> None:
             seen.append(witness_above(os.path.join(space.root, "tools", name)))
 
         current, within = item_id, None
         while (primitive := current_id(current)) not in PRIMITIVES:
-            found = self.spaces.find(current, within=within, looking=looking)
+            found = self.spaces.find(current, within=within, on_look=on_look)
             if found is None:
-                raise self._missing(current, elements)
+                raise self._missing_error(current, elements)
             if any(found.path == item.path for item in elements):
                 raise _cycle(elements, found)
             if len(elements) + 1 >= MAX_CHAIN_DEPTH:
@@ -229,9 +229,9 @@ class Chains:
         places = tuple(dict.fromkeys((look, path) for look, path, _ in seen))
         return Chain(tuple(elements), primitive, places), tuple(dict.fromkeys(seen))
 
-    def _missing(self, item_id: str, elements: list[ToolFile]) -> InputError:
+    def _missing_error(self, item_id: str, elements: list[ToolFile]) -> InputError:
         if not elements:
-            return self.spaces.missing(item_id)
+            return self.spaces.missing_error(item_id)
         known = [*sorted(self.spaces.ids()), *PRIMITIVES]
         guess = closest_name(current_id(item_id), known)
         child = elements[-1]

@@ -187,7 +187,7 @@ def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
 def _loadable_files(toolbox: Toolbox, chain: Chain) -> tuple[list[ToolFile], list[ToolFile]]:
     """The files that a tool declares or its anchor holds, and the others of its folder."""
     anchored = find_anchor(chain, toolbox.spaces.project)
-    declared = _declared_deps(chain)
+    declared = _deps_declaration(chain)
     deps = _read_all(
         [*dependencies(anchored, declared, chain.tool), *library(anchored, declared)], chain
     )
@@ -211,13 +211,13 @@ def prepare(
         raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
     item_id = normalize_id(item_id)
 
-    def accepted(tool: ToolFile) -> dict[str, Json]:
+    def check_params(tool: ToolFile) -> dict[str, Json]:
         return validate_params(params, tool) if checked else with_defaults(params, tool)
 
     ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
     if ready is None:
-        ready = _prepare_tool(toolbox, item_id, dry=masked, before_trust=accepted)
-    params = accepted(ready.chain.tool)
+        ready = _prepare_tool(toolbox, item_id, dry=masked, before_trust=check_params)
+    params = check_params(ready.chain.tool)
     declared = {name for item in ready.chain.elements for name in item.header.secrets}
     if not declared.isdisjoint(params):
         params = {
@@ -326,7 +326,7 @@ def _prepare_tool(
     pairs = validate(chain)
     before_trust(chain.tool)
     anchored = find_anchor(chain, toolbox.spaces.project)
-    declared = _declared_deps(chain)
+    declared = _deps_declaration(chain)
     deps = _read_all(dependencies(anchored, declared, chain.tool), chain)
     lib = _read_all(library(anchored, declared), chain)
     asked = chain.tool.header.config_resolve
@@ -442,7 +442,7 @@ def _places_of_trust(trust: Trust, decision: TrustDecision) -> Iterator[Place]:
 # ── the parts of it, in order ────────────────────────────────────────────
 
 
-def _declared_deps(chain: Chain) -> VerifyDeps | None:
+def _deps_declaration(chain: Chain) -> VerifyDeps | None:
     """How the first element of the chain that says it finds the files that a tool loads."""
     return next(
         (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None

@@ -135,11 +135,11 @@ class Spaces:
         *,
         folder: str = "tools",
         within: Space | None = None,
-        looking: Callable[[Space, str], None] | None = None,
+        on_look: Callable[[Space, str], None] | None = None,
     ) -> ToolLocation | None:
         """The file that answers an id, looked for from the space of `within` downwards.
 
-        `looking` gets each space and id just before the file is searched there.
+        `on_look` gets each space and id just before the file is searched there.
         """
         names = tuple(dict.fromkeys((normalize_id(item_id), current_id(item_id))))
         # An item of `within` depends only on its own space and those below.
@@ -148,8 +148,8 @@ class Spaces:
             for space in self.spaces
             if within is None or space.precedence <= within.precedence
         ]
-        found = _first(visible, folder, names, looking)
-        return found if found is not None else _first(self.bundles(), folder, names, looking)
+        found = _first(visible, folder, names, on_look)
+        return found if found is not None else _first(self.bundles(), folder, names, on_look)
 
     def find_shadowed(
         self, found: ToolLocation, *, folder: str = "tools"
@@ -163,7 +163,7 @@ class Spaces:
         """Every id by its name alone: no file is opened, so a wrong one hides no other."""
         return {item_id for space in self.all for item_id in _ids_in(space, folder)}
 
-    def missing(self, item_id: str, *, folder: str = "tools") -> InputError:
+    def missing_error(self, item_id: str, *, folder: str = "tools") -> InputError:
         guess = closest_name(item_id, sorted(self.ids(folder=folder)))
         looked = ", ".join(os.path.join(space.root, folder) for space in self.spaces)
         thing, listed = (
@@ -180,12 +180,12 @@ def _first(
     spaces: Sequence[Space],
     folder: str,
     names: Sequence[str],
-    looking: Callable[[Space, str], None] | None = None,
+    on_look: Callable[[Space, str], None] | None = None,
 ) -> ToolLocation | None:
     for name in names:
         for space in spaces:
-            if looking is not None:
-                looking(space, name)
+            if on_look is not None:
+                on_look(space, name)
             if (found := _in_space(space, folder, name)) is not None:
                 return found
     return None

@@ -58,7 +58,7 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
     properties = _parameter_schemas(chain)
     tool = chain.tool
 
-    def given(sample: Json) -> dict[str, Json]:
+    def sample_params(sample: Json) -> dict[str, Json]:
         known = {
             name: _sample_value(properties.get(name), sample) if contains_unknown(value) else value
             for name, value in params.items()
@@ -68,7 +68,7 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
     of_tool = {problem.what for problem in _config_problems(chain, project)}
     shortest = {name: "" if contains_unknown(value) else value for name, value in params.items()}
     found = _common(
-        chain, project, [given(sample) for sample in SAMPLES], with_defaults(shortest, tool)
+        chain, project, [sample_params(sample) for sample in SAMPLES], with_defaults(shortest, tool)
     )
     return [problem for problem in found if problem.what not in of_tool]
 

@@ -271,10 +271,10 @@ class Progress:
             return NOTHING
         return (
             *self._add_failure(event, at),
-            self._finished_update(event, part_above, None if step is None else step.usage),
+            self._outcome_update(event, part_above, None if step is None else step.usage),
         )
 
-    def _finished_update(self, event: StepFinished, part: Part, usage: UsageSum | None) -> Update:
+    def _outcome_update(self, event: StepFinished, part: Part, usage: UsageSum | None) -> Update:
         if part.group.is_map:
             return Update("item", event, part)
         if part.kind not in LISTED:

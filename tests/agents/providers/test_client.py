@@ -402,8 +402,8 @@ def test_limits_hold_although_nobody_counts() -> None:
             kinds = [asked_within(budget, model) for _ in range(200)]
         assert kinds[-1] == "limit"
         assert len(server.bodies) < 120
-        assert budget.used()["tokens"] <= 1000 + one
-        assert 0.04 < budget.used()["spend"] <= 0.05 + one * 100 / 1_000_000
+        assert budget.usage()["tokens"] <= 1000 + one
+        assert 0.04 < budget.usage()["spend"] <= 0.05 + one * 100 / 1_000_000
 
 
 def asked_within(budget: Budget, model: Any) -> str:

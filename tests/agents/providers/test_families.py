@@ -66,7 +66,7 @@ def test_a_provider_file_may_name_each_wire_format() -> None:
 
 def read(family: str, data: bytes) -> tuple[ModelResponse, str, bool]:
     """The answer of a stream, what was heard of it meanwhile, and whether it was whole."""
-    reading = SPOKEN[family].reading()
+    reading = SPOKEN[family].stream_reader()
     heard = "".join(reading.take(event) for event in sse.events([data]))
     return reading.response(), heard, reading.is_over
 
@@ -225,7 +225,7 @@ FAULTS = [
 @pytest.mark.parametrize(("family", "event", "said"), FAULTS)
 def test_an_error_inside_a_stream_is_one(family: str, event: str, said: str) -> None:
     with pytest.raises(ServerFault) as caught:
-        SPOKEN[family].reading().take(event)
+        SPOKEN[family].stream_reader().take(event)
     assert caught.value.word == said
 
 
@@ -234,7 +234,7 @@ def test_an_error_inside_a_stream_is_one(family: str, event: str, said: str) -> 
 )
 def test_an_event_of_another_form_is_unreadable(event: str) -> None:
     with pytest.raises(UnreadableError):
-        SPOKEN["anthropic_messages"].reading().take(event)
+        SPOKEN["anthropic_messages"].stream_reader().take(event)
 
 
 def test_calls_without_numbers_are_reported_apart_by_their_names() -> None:
@@ -243,7 +243,7 @@ def test_calls_without_numbers_are_reported_apart_by_their_names() -> None:
         {"function": {"arguments": "1}"}},
         {"id": "2", "function": {"name": "b", "arguments": "{}"}},
     ]
-    reading = ChatCompletions().reading()
+    reading = ChatCompletions().stream_reader()
     for piece in pieces:
         reading.take(json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]}))
     assert reading.response().uses == (ToolRequest("1", "a", {"x": 1}), ToolRequest("2", "b", {}))

@@ -149,7 +149,7 @@ def test_half_a_character_is_replaced_and_two_halves_are_one(family: str) -> Non
             begin,
             *({"type": "content_block_delta", "index": 0, "delta": one} for one in deltas),
         ]
-    reading = SPOKEN[family].reading()
+    reading = SPOKEN[family].stream_reader()
     for one in said:
         reading.take(json.dumps(one))
     assert reading.response().text == "a😀b\ufffd"

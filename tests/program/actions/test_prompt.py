@@ -67,7 +67,7 @@ def test_a_failure_keeps_what_came_and_what_it_cost(
     assert failure.output["output"] == shown
     assert failure.output["facts"]["cost"] == cost
     assert failure.output["stderr"] == "no ***"
-    assert run.budgets.at("").used()["spend"] == (cost or 0)
+    assert run.budgets.at("").usage()["spend"] == (cost or 0)
 
 
 EARLY = [

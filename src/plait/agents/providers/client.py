@@ -339,27 +339,27 @@ class HttpModel:
     def _read_stream(
         self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
     ) -> ModelResponse:
-        reading = self._family.reading()
+        reader = self._family.stream_reader()
         try:
             for data in sse.events(exchange.pieces()):
-                text = reading.take(data)
+                text = reader.take(data)
                 if stream is not None and text:
                     stream.write(text)
-                if reading.is_last:
+                if reader.is_last:
                     break
         except RequestError as error:
-            raise broken(reading.response(), _failure_kind(error), error.what) from None
+            raise broken(reader.response(), _failure_kind(error), error.what) from None
         except ServerFault as error:
             named = f" ({error.word})" if error.word else ""
             words = f", {quoted}" if (quoted := _quote_line(self.mask(error.text))) else ""
-            raise broken(reading.response(), "server_error", f"{error}{named}{words}") from None
+            raise broken(reader.response(), "server_error", f"{error}{named}{words}") from None
         except UnreadableError as error:
-            raise broken(reading.response(), "server_error", self._unreadable(error)) from None
-        if not reading.is_over:
-            raise broken(reading.response(), "network", "the stream ended before the answer did")
+            raise broken(reader.response(), "server_error", self._unreadable(error)) from None
+        if not reader.is_over:
+            raise broken(reader.response(), "network", "the stream ended before the answer did")
         if stream is not None:
             stream.end()
-        return reading.response()
+        return reader.response()
 
     def _incomplete_error(
         self, request: ModelRequest, model: str, half: ModelResponse, kind: str, why: str

@@ -151,7 +151,7 @@ def _layers(
         # A file that extends its own name extends the file that it hides.
         item = next((one for one in _files(name, spaces) if one.path not in seen), None)
         if item is None:
-            raise _missing(name, spaces, where, circular=bool(_files(name, spaces)))
+            raise _missing_provider_error(name, spaces, where, circular=bool(_files(name, spaces)))
         seen.add(item.path)
         node = documents.parse(item.data.decode("utf-8", "surrogateescape"), item.path)
         yield item, node
@@ -190,7 +190,9 @@ def _folder(space: Space) -> str:
     return "providers" if space.name == "system" else "config/providers"
 
 
-def _missing(name: str, spaces: Spaces, extends: Scalar | None, *, circular: bool) -> InputError:
+def _missing_provider_error(
+    name: str, spaces: Spaces, extends: Scalar | None, *, circular: bool
+) -> InputError:
     where = None if extends is None else extends.span
     if circular:
         return InputError(

@@ -91,7 +91,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
     """The provider that a merged file describes. Raises InputError with all missing fields."""
     assert isinstance(node, MappingNode)
     fields = Fields("provider", node, Scope())
-    if missing := list(_missing(fields)):
+    if missing := list(_missing_field_problems(fields)):
         raise InputError.together(missing)
     retry = fields.child("retry") or _empty("provider_retry", fields)
     limits = fields.child("limits") or _empty("provider_limits", fields)
@@ -136,7 +136,7 @@ def read_spec(name: str, node: Node, environ: Mapping[str, str]) -> Spec:
 # ── required fields ──────────────────────────────────────────────────────
 
 
-def _missing(fields: Fields) -> Iterator[Problem]:
+def _missing_field_problems(fields: Fields) -> Iterator[Problem]:
     where = fields.node.entries[0][0].span if fields.node.entries else fields.node.span
     match fields.text("family"):
         case None:

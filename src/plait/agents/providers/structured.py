@@ -70,9 +70,9 @@ class StructuredProvider:
             return self.model.send(request, timeout=timeout, stop=stop, on_text=on_text)
         if not is_schema(request.schema):
             raise StepError(Failure("the schema of the answer is not JSON Schema", "refused"))
-        return self._fitting(request, request.schema, _Clock(timeout), stop, on_text)
+        return self._ask_until_valid(request, request.schema, _Clock(timeout), stop, on_text)
 
-    def _fitting(
+    def _ask_until_valid(
         self,
         request: ModelRequest,
         schema: Mapping[str, Json],

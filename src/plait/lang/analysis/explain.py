@@ -164,10 +164,10 @@ def _answer(placeholder: Placeholder, field: TextField, scope: Scope) -> tuple[s
         return found
     if default_parts(placeholder) is not None:
         return "default", "its default"
-    return "missing", _missing(placeholder, field)
+    return "missing", _describe_missing(placeholder, field)
 
 
-def _missing(placeholder: Placeholder, field: TextField) -> str:
+def _describe_missing(placeholder: Placeholder, field: TextField) -> str:
     if (
         isinstance(placeholder, ContextPlaceholder | EnvPlaceholder)
         and placeholder.required is not None

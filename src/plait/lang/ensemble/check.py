@@ -435,7 +435,7 @@ def check_ensemble(document: nodes.Node, *, names: Iterable[str] = ()) -> list[F
     items = dict(_item_names(document))
     for one in find_templates(document, "prompt", names=names).fields:
         if not one.when:
-            found += check_template(_knowing(one, items.get(id(one.scalar))), "prompt")
+            found += check_template(_with_item_names(one, items.get(id(one.scalar))), "prompt")
     if not any(
         finding.severity == "error" and finding.code not in ABOUT_TEXTS for finding in found
     ):
@@ -463,7 +463,7 @@ def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
                 yield id(node), name
 
 
-def _knowing(one: TemplateField, item: str | None) -> TemplateField:
+def _with_item_names(one: TemplateField, item: str | None) -> TemplateField:
     """The field with the names of the item, of which any field may exist."""
     text = one.scalar.value
     if item is None or one.declared is None or not isinstance(text, str):

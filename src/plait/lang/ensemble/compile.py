@@ -87,7 +87,7 @@ def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
     """
     resolved = resolve_inputs(plan.parameters, given, takes_more=not plan.parameters)
     values = seal_inputs(resolved.values, plan.secrets)
-    missing = plan.texts.missing(values)
+    missing = plan.texts.missing_error(values)
     if missing is None:
         resolved.require()
         return values

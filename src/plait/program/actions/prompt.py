@@ -118,7 +118,7 @@ class PromptAction(Composite):
             case Skipped(why):
                 raise Skip(why)
             case Failed(failure):
-                output = _failed_result(failure, time.monotonic() - began)
+                output = _failure_result(failure, time.monotonic() - began)
                 raise StepError(replace(failure, output=output))
         record = dict(require_success(outcome))
         return {name: value for name, value in record.items() if name not in TURN_FACTS}
@@ -189,7 +189,7 @@ def _limit(
     return limit_error(reached, ctx, _hook_context(request, ctx), partial=output)
 
 
-def _failed_result(failure: Failure, seconds: float) -> dict[str, Json]:
+def _failure_result(failure: Failure, seconds: float) -> dict[str, Json]:
     """The result of a prompt without a response that counts, with the part that arrived."""
     output = failure.output if isinstance(failure.output, Mapping) else {}
     text = next((output[name] for name in ("output", "text", "said") if name in output), "")

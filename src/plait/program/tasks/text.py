@@ -125,8 +125,8 @@ class TaskTemplates:
                             for names in item_names(one.item, map_items(one, inputs))
                         )
         except PromptTemplateError as error:
-            raise (self.missing(inputs) or error) from None
-        if not self._is_plain and (missing := self.missing(inputs)) is not None:
+            raise (self.missing_error(inputs) or error) from None
+        if not self._is_plain and (missing := self.missing_error(inputs)) is not None:
             raise missing
         _log_texts(self._templates.values(), len(inputs))
         return FilledTasks(tasks, items, agents, inputs)
@@ -235,7 +235,7 @@ class TaskTemplates:
                 if (id(manager), name) in self._templates
             )
 
-    def missing(self, inputs: Mapping[str, Json]) -> PromptTemplateError | None:
+    def missing_error(self, inputs: Mapping[str, Json]) -> PromptTemplateError | None:
         """The error with everything that is missing; None if nothing is."""
         problems: list[Problem] = []
         missing: dict[str, None] = {}

@@ -214,7 +214,7 @@ def _build_header(keys: HeaderEntries, form: Format, kind: str) -> Header:
         keys.problems += error.problems
     needs_none = keys.value("tool_type") in ("primitive", *FLOWS)
     if kind == "tool" and not needs_none and not keys.value("executor_id"):
-        keys.missing(
+        keys.report_missing(
             "executor_id", "this tool says no executor_id", _executor_fix(form), "no-executor"
         )
     if keys.problems:

@@ -149,7 +149,7 @@ def _as_yaml(text: str, lines: list[_Line], chosen: Collection[int]) -> str:
 def _relocate_problems(source: Source) -> Iterator[None]:
     """Problems of a text of the same length are shown in this one."""
 
-    def placed(span: Span) -> Span:
+    def relocate(span: Span) -> Span:
         return Span(source, span.start, span.end)
 
     try:
@@ -158,8 +158,8 @@ def _relocate_problems(source: Source) -> Iterator[None]:
         error.problems = tuple(
             replace(
                 problem,
-                where=placed(problem.where) if isinstance(problem.where, Span) else problem.where,
-                also=tuple(placed(span) for span in problem.also),
+                where=relocate(problem.where) if isinstance(problem.where, Span) else problem.where,
+                also=tuple(relocate(span) for span in problem.also),
             )
             for problem in error.problems
         )

@@ -130,7 +130,7 @@ class HeaderEntries:
     def value(self, key: str) -> Json:
         return self.entries[key].value if key in self.entries else None
 
-    def missing(self, key: str, what: str, fix: str, code: str) -> None:
+    def report_missing(self, key: str, what: str, fix: str, code: str) -> None:
         """Report a required key as missing, unless it already has a problem."""
         where = self.entries[key].span if key in self.entries else Span(self.source, 0, 0)
         misspelt = closest_name(key, self.entries.keys() - KEYS - INFORMATIONAL)

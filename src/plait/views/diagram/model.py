@@ -418,7 +418,7 @@ class Layout:
 
 def layout(diagram: Diagram) -> Layout:
     names = [node.name for node in diagram.nodes]
-    back = _leading_back(names, diagram.edges)
+    back = _find_back_edges(names, diagram.edges)
     forward = [(at, one) for at, one in enumerate(diagram.edges) if at not in back]
     # A label needs a layer between the nodes.
     depth = _depths(names, [(one.start, one.to, 2 if one.label else 1) for _, one in forward])
@@ -434,7 +434,7 @@ def layout(diagram: Diagram) -> Layout:
     return Layout(tuple(map(tuple, _with_few_crossings(layers, routes))), routes, back)
 
 
-def _leading_back(names: Sequence[str], edges: Sequence[DiagramEdge]) -> frozenset[int]:
+def _find_back_edges(names: Sequence[str], edges: Sequence[DiagramEdge]) -> frozenset[int]:
     """The edges that close a cycle, searched from the first node."""
     leaving: dict[str, list[int]] = {name: [] for name in names}
     for at, edge in enumerate(edges):

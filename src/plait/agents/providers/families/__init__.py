@@ -91,7 +91,7 @@ class Family(Protocol):
     def response(self, body: Json) -> ModelResponse:
         """Raises UnreadableError."""
 
-    def reading(self) -> StreamReader: ...
+    def stream_reader(self) -> StreamReader: ...
 
 
 def system_text_with_schema(request: ModelRequest) -> str:

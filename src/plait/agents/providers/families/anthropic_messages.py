@@ -82,11 +82,11 @@ class AnthropicMessages:
             _response(read, _usage(body), word(body, "model"), reason), reason
         )
 
-    def reading(self) -> MessageReading:
-        return MessageReading()
+    def stream_reader(self) -> MessageReader:
+        return MessageReader()
 
 
-class MessageReading:
+class MessageReader:
     def __init__(self) -> None:
         self._blocks: dict[int, dict[str, Json]] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}

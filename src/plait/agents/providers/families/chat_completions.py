@@ -82,8 +82,8 @@ class ChatCompletions:
         )
         return require_stop_reason(response, reason)
 
-    def reading(self) -> ChatReading:
-        return ChatReading()
+    def stream_reader(self) -> ChatReader:
+        return ChatReader()
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Call:
         )
 
 
-class ChatReading:
+class ChatReader:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._calls: dict[int, _Call] = {}
