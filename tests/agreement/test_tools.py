@@ -117,7 +117,7 @@ def errors(project: Path, header: dict[str, Any], params: Any) -> list[str]:
     step = {"tool": "one"} if params is UNSET else {"tool": "one", "params": params}
     flow = project / "flow.yaml"
     flow.write_text(json.dumps({"parameters": {"x": {"type": "any"}}, "steps": [step]}))
-    found = check_file(str(flow), meant=True, around=findings_around)
+    found = check_file(str(flow), must_be_flow=True, around=findings_around)
     return [str(finding.problem) for finding in found if finding.severity == "error"]
 
 

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.core.errors import ValueRefusedError
-from plait.core.masking import LONGEST, Masker, mask_value
+from plait.core.masking import PIECE_LENGTH, Masker, mask_value
 from plait.core.values import Secret
 from share import examples
 
@@ -162,7 +162,7 @@ def test_what_is_hidden_and_what_is_not(declared: list[str], text: str, expected
 
 
 def test_a_long_secret_is_hidden_whole_and_in_base64() -> None:
-    key = "".join(f"{number:07x}" for number in range(3 * LONGEST // 7 + 1))
+    key = "".join(f"{number:07x}" for number in range(3 * PIECE_LENGTH // 7 + 1))
     masker = Masker([key])
     assert set(masker.mask(f"<{key}>")) == set("<>*")
     coded = base64.encodebytes(data(key)).decode()
@@ -172,7 +172,7 @@ def test_a_long_secret_is_hidden_whole_and_in_base64() -> None:
 
 def test_many_long_secrets_are_hidden_like_one() -> None:
     words = ["".join(word) for word in itertools.product("😀😁😂🤣", repeat=6)]
-    size = LONGEST // 6
+    size = PIECE_LENGTH // 6
     secrets = ["".join(words[at : at + size]) for at in range(0, 6 * size, size)]
     inside = secrets[2][90:110]
     masker = Masker([*secrets, inside])

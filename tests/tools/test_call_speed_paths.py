@@ -22,10 +22,10 @@ from plait.tools.chain import (
     IDENTITY,
     TARGET,
     Chains,
-    old_enough,
-    unchanged,
+    is_old_enough,
+    is_unchanged,
+    path_state,
     watched_path,
-    witness,
 )
 from plait.tools.headers import ItemCache
 from plait.tools.invocation import FunctionCall, ProcessCall
@@ -418,33 +418,33 @@ def test_a_witness_holds_until_what_it_saw_changes(tmp_path: Path) -> None:
         (IDENTITY, str(folder)),
         (FILE, str(tmp_path / "no")),
     ]
-    seen = [witness(look, path) for look, path in looks]
-    assert [unchanged([each]) for each in seen] == [True] * 4
+    seen = [path_state(look, path) for look, path in looks]
+    assert [is_unchanged([each]) for each in seen] == [True] * 4
     file.write_text("two")
-    assert [unchanged([each]) for each in seen] == [False, True, True, True]
+    assert [is_unchanged([each]) for each in seen] == [False, True, True, True]
     (folder / "new").touch()
-    assert [unchanged([each]) for each in seen] == [False, False, True, True]
+    assert [is_unchanged([each]) for each in seen] == [False, False, True, True]
     folder.rename(tmp_path / "no")
     folder.mkdir()
-    assert [unchanged([each]) for each in seen] == [False, False, False, False]
+    assert [is_unchanged([each]) for each in seen] == [False, False, False, False]
 
 
 def test_where_no_file_is_the_nearest_folder_tells_when_one_comes(tmp_path: Path) -> None:
     missing = tmp_path / "a" / "b" / "file"
     assert watched_path(str(missing)) == (TARGET, str(tmp_path))
-    before = witness(*watched_path(str(missing)))
+    before = path_state(*watched_path(str(missing)))
     missing.parent.mkdir(parents=True)
-    assert not unchanged([before])
+    assert not is_unchanged([before])
     assert watched_path(str(missing)) == (TARGET, str(missing.parent))
     missing.touch()
     assert watched_path(str(missing)) == (FILE, str(missing))
 
 
 def test_only_what_changed_a_while_ago_is_settled(tmp_path: Path) -> None:
-    seen = [witness(TARGET, str(tmp_path)), witness(FILE, str(tmp_path / "no"))]
-    assert not old_enough(seen, time.time())
-    assert old_enough(seen, ahead())
-    assert old_enough([witness(IDENTITY, str(tmp_path))], time.time())
+    seen = [path_state(TARGET, str(tmp_path)), path_state(FILE, str(tmp_path / "no"))]
+    assert not is_old_enough(seen, time.time())
+    assert is_old_enough(seen, ahead())
+    assert is_old_enough([path_state(IDENTITY, str(tmp_path))], time.time())
 
 
 def test_a_project_that_is_named_by_a_link_is_the_one_it_leads_to_now(tmp_path: Path) -> None:

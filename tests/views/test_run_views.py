@@ -491,7 +491,7 @@ def test_a_question_has_the_terminal_for_itself() -> None:
     with LiveView(console, now=lambda: 15.0) as view:
         for one in stamped(STORY[:15]):
             view.watch(one)
-        with view.aside():
+        with view.pause():
             before = written(console)
             for one in stamped(STORY)[15:]:
                 view.watch(one)

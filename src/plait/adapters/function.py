@@ -118,7 +118,7 @@ def _call_outcome(call: FunctionCall) -> _Outcome:
         return _Outcome(error=str(error))
     except BaseException as error:  # it ends the tool, not Plait
         return _Outcome(
-            error=_error_text(error, [call.path, *(it.path for it in call.beside.values())])
+            error=_error_text(error, [call.path, *(it.path for it in call.files_beside.values())])
         )
 
 

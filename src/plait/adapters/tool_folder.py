@@ -36,8 +36,8 @@ def compile_code(path: str, code: bytes) -> CodeType:
 def sibling_imports(call: FunctionCall, module: ModuleType) -> Iterator[None]:
     """Within this, a module imports the files beside it. Afterwards they are gone."""
     root = module.__name__  # which the tool may change
-    if call.beside:
-        _CALLS[root] = beside = _Beside(root, call.beside)
+    if call.files_beside:
+        _CALLS[root] = beside = _Beside(root, call.files_beside)
         module.__dict__.update(__path__=[], __package__=root, __builtins__=beside.builtins)
         if _FINDER not in sys.meta_path:
             sys.meta_path.append(_FINDER)

@@ -70,7 +70,7 @@ class SessionTool:
 
     offer: ToolOffer
     call: Callable[[StepContext, Mapping[str, Json]], Json]
-    ruled: Callable[[str, bool], None] = lambda _path, _is_allowed: None
+    on_permission: Callable[[str, bool], None] = lambda _path, _is_allowed: None
     """Called before each call with its path, and whether it is allowed."""
 
 
@@ -248,7 +248,7 @@ class ModelToolCall:
             is_allowed = refused is None
         finally:
             if self.own is not None:
-                self.own.ruled(ctx.path, is_allowed)
+                self.own.on_permission(ctx.path, is_allowed)
         return refused
 
     def _find_refusal(self, ctx: StepContext) -> str | None:

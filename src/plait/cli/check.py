@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             kind=kind,
             profile=profile,
             names=names,
-            meant=file in options.paths,
+            must_be_flow=file in options.paths,
             around=findings_around,
         )
     ]

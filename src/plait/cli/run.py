@@ -172,7 +172,7 @@ def _trust_prompt(view: View) -> AskTrust:
     from plait.cli.trust_prompt import ask_for_trust
 
     def ask(question: TrustQuestion) -> bool:
-        with view.aside():
+        with view.pause():
             return ask_for_trust(question)
 
     return ask

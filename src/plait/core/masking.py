@@ -27,9 +27,9 @@ from plait.core.hints import Final, Protocol
 from plait.core.values import MASK, Json, Secret
 
 SHORTEST: Final = 4
-"""Characters; what is shorter stands in every text."""
-LONGEST: Final = 1000
-"""Characters; what is longer is hidden piece by piece, so that the automaton stays small."""
+"""Characters. Shorter secrets occur in nearly every text by chance."""
+PIECE_LENGTH: Final = 1000
+"""A longer secret is hidden in pieces of this many characters, to keep the automaton small."""
 
 _PATTERN: Final = 1 << 19
 """Characters of the pattern of one automaton, more than one piece has; there may be several."""
@@ -40,12 +40,12 @@ _MEMORY: Final = 1 << 28
 class Masker:
     """Masks texts; safe to share between threads.  It never shows what it hides."""
 
-    __slots__ = ("_lock", "_program", "_secrets", "_stale")
+    __slots__ = ("_automata", "_lock", "_secrets", "_stale")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = Lock()
         self._secrets: set[str] = set()
-        self._program: _Program | None = None
+        self._automata: _SecretAutomata | None = None
         self._stale = False
         for secret in secrets:
             self.add(secret)
@@ -68,10 +68,10 @@ class Masker:
         if self._stale:
             with self._lock:
                 if self._stale:
-                    self._program = _Program(self._secrets)
+                    self._automata = _SecretAutomata(self._secrets)
                     self._stale = False
-        program = self._program
-        return text if program is None else program.mask(text)
+        automata = self._automata
+        return text if automata is None else automata.mask(text)
 
 
 def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
@@ -113,8 +113,8 @@ class _Automaton(Protocol):
     def sub(self, replacement: bytes, text: bytes) -> bytes: ...
 
 
-class _Program:
-    """What a set of secrets is compiled to."""
+class _SecretAutomata:
+    """The automata of a set of secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         parts = sorted({part for secret in secrets for part in _parts(secret)})
@@ -123,13 +123,13 @@ class _Program:
         # The longest go first: what is part of another one must not cut it in two.
         long.sort(key=len, reverse=True)
         self._long = [_automaton(pattern) for pattern in _patterns(long)]
-        self._alone = _alone(short) if short else None
+        self._short_mask = _short_mask(short) if short else None
         # A secret with '*' in it may come about only by masking another one.
         self._again = any("*" in part for part in long)
 
     def mask(self, text: str) -> str:
-        if self._alone is not None:
-            text = self._alone(text)
+        if self._short_mask is not None:
+            text = self._short_mask(text)
         data = text.encode("utf-8", "surrogatepass")
         hidden = self._hide(data)
         if hidden is data:
@@ -150,7 +150,7 @@ class _Program:
 
 def _parts(secret: str) -> Iterator[str]:
     """The secret, or pieces of about the same length; and its lines."""
-    pieces = ceil(len(secret) / LONGEST)
+    pieces = ceil(len(secret) / PIECE_LENGTH)
     size = ceil(len(secret) / pieces)
     yield from (secret[start : start + size] for start in range(0, len(secret), size))
     lines = secret.splitlines()
@@ -188,7 +188,7 @@ def _automaton(pattern: str) -> _Automaton:
     return automaton
 
 
-def _alone(secrets: Iterable[str]) -> Callable[[str], str]:
+def _short_mask(secrets: Iterable[str]) -> Callable[[str], str]:
     """Masks short secrets that stand alone."""
     import re
 

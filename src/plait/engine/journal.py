@@ -58,8 +58,8 @@ class Journal(Protocol):
     def step(self, path: str) -> StepRecord | None:
         """Return the finished step at a path, unless it was invalidated or started again."""
 
-    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        """Yield the finished steps directly below a path by `order`; `begins`: a name prefix."""
+    def steps_in(self, path: str, name_prefix: str = "") -> Iterator[StepRecord]:
+        """Yield the finished steps directly below a path by `order`, if their name has the prefix."""
 
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         """Yield the failed ones among them; this uses an index, so a million items are no problem."""
@@ -78,8 +78,8 @@ class Journal(Protocol):
     def was_ever_started(self, path: str) -> bool:
         """Was this step ever started, even if the record no longer counts?"""
 
-    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
-        """Yield the paths of all such steps directly below a path; `begins`: a name prefix."""
+    def started_in(self, path: str, name_prefix: str = "") -> Iterator[str]:
+        """Yield the paths of all such steps directly below a path, if their name has the prefix."""
 
     def last_result(self, path: str) -> StepRecord | None:
         """Return the last end of a step unless it was invalidated, even if it was started again."""
@@ -154,13 +154,14 @@ class MemoryJournal:
     def step(self, path: str) -> StepRecord | None:
         return self._finished.get(path)
 
-    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+    def steps_in(self, path: str, name_prefix: str = "") -> Iterator[StepRecord]:
         prefix = f"{path}/"
         with self._lock:
             found = [
                 known
                 for known in self._finished.values()
-                if known.path.startswith(prefix + begins) and "/" not in known.path[len(prefix) :]
+                if known.path.startswith(prefix + name_prefix)
+                and "/" not in known.path[len(prefix) :]
             ]
         yield from sorted(found, key=lambda known: known.order)
 
@@ -187,8 +188,8 @@ class MemoryJournal:
     def was_ever_started(self, path: str) -> bool:
         return path in self._begun
 
-    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
-        first = f"{path}/{begins}"
+    def started_in(self, path: str, name_prefix: str = "") -> Iterator[str]:
+        first = f"{path}/{name_prefix}"
         return (one for one in [*self._begun] if one.startswith(first) and parent_path(one) == path)
 
     def last_result(self, path: str) -> StepRecord | None:
@@ -260,9 +261,9 @@ class Overlay(MemoryJournal):
     def step(self, path: str) -> StepRecord | None:
         return super().step(path) or (None if self._is_gone(path) else self._below.step(path))
 
-    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        mine = {known.path: known for known in super().steps_in(path, begins)}
-        for known in self._below.steps_in(path, begins):
+    def steps_in(self, path: str, name_prefix: str = "") -> Iterator[StepRecord]:
+        mine = {known.path: known for known in super().steps_in(path, name_prefix)}
+        for known in self._below.steps_in(path, name_prefix):
             if known.path in mine or not self._is_gone(known.path):
                 yield mine.pop(known.path, known)
         yield from mine.values()
@@ -270,8 +271,8 @@ class Overlay(MemoryJournal):
     def was_ever_started(self, path: str) -> bool:
         return self._below.was_ever_started(path)
 
-    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
-        return self._below.started_in(path, begins)
+    def started_in(self, path: str, name_prefix: str = "") -> Iterator[str]:
+        return self._below.started_in(path, name_prefix)
 
     def last_result(self, path: str) -> StepRecord | None:
         return self._below.last_result(path)

@@ -281,10 +281,10 @@ def is_at_or_below(path: str, top: str) -> bool:
     return path == top or path.startswith(f"{top}/")
 
 
-def range_below(path: str, begins: str = "") -> tuple[str, str]:
+def range_below(path: str, name_prefix: str = "") -> tuple[str, str]:
     """Return the first text and the end of the range of sorted texts with all paths below one.
 
-    `begins`: only those whose next name begins with it.
+    `name_prefix`: only those whose next name begins with it.
     """
-    first = f"{path}/{begins}"
+    first = f"{path}/{name_prefix}"
     return first, f"{first[:-1]}{chr(ord(first[-1]) + 1)}"

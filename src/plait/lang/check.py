@@ -45,13 +45,13 @@ def check_file(
     profile: str | None = None,
     names: Iterable[str] = (),
     project: str | None = None,
-    meant: bool = False,
+    must_be_flow: bool = False,
     around: Around | None = None,
 ) -> list[Finding]:
     """All findings of a file and of the files that it extends or imports, sorted by place.
 
     `kind`: None: its place or its shape decides.  `profile`: check only its templates, by this
-    profile.  `meant`: the file is meant as a flow, so one without the shape of a language is
+    profile.  `must_be_flow`: the file is meant as a flow, so one without the shape of a language is
     compared with the likeliest.  `around` checks the tools and providers that it names.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
@@ -68,7 +68,7 @@ def check_file(
         if read.node is None and read.problems:
             found = []
         elif kind is None:
-            found = _of_file(source, profile, names, project, meant=meant)
+            found = _of_file(source, profile, names, project, must_be_flow=must_be_flow)
         else:
             found = _of_kind(kind, source, names, project)
         if around is not None and read.node is not None and profile is None:
@@ -148,7 +148,7 @@ def _of_file(
     names: Iterable[str],
     project: str | None,
     *,
-    meant: bool,
+    must_be_flow: bool,
 ) -> list[Finding]:
     document, path = source.document, source.path
     if profile is None and detect_profile(document) is None:
@@ -158,10 +158,10 @@ def _of_file(
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # recorded turns: any data is fine
-        language = likely_language(document) if meant else None
+        language = likely_language(document) if must_be_flow else None
         if language is not None and (wrong := schema.validate(document, language.form)):
             return [from_format(problem) for problem in wrong]
-        if meant and language is None:
+        if must_be_flow and language is None:
             return [Finding(Problem("this file is not a flow", path, KIND_HELP, code="no-flow"))]
     return _of_document(source, profile, names, project)
 

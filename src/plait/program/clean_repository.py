@@ -58,7 +58,7 @@ LINKED: Final = ("objects", "refs", "reftable", "packed-refs", "shallow", "logs"
 INFO: Final = "info"
 KEPT_INFO: Final = ("attributes", "grafts")
 """The files in `info` besides `exclude`."""
-ABSENT_IS_FINE: Final = frozenset({"packed-refs", "shallow"})
+OPTIONAL_TARGETS: Final = frozenset({"packed-refs", "shallow"})
 """git creates these files through the link, so the target need not exist."""
 DRIVER: Final = re.compile(r"merge\..*\.driver", re.DOTALL)
 FILTER: Final = re.compile(r"filter\..*\.(clean|smudge|process)", re.DOTALL)
@@ -89,12 +89,17 @@ def _setting(scope: str, entry: str) -> GitSetting:
 
 
 def make_clean_repository(
-    folder: str, common: str, settings: Sequence[GitSetting], *, alone: bool, excludes: bool = True
+    folder: str,
+    common: str,
+    settings: Sequence[GitSetting],
+    *,
+    with_user_settings: bool,
+    excludes: bool = True,
 ) -> None:
     """Create or update the stand-in for a repository in a folder.
 
-    `alone`: include the settings of the user, for a git that does not read them itself. `excludes`:
-    include the names that only this repository ignores (`info/exclude`).
+    `with_user_settings`: include the settings of the user, for a git that does not read them
+    itself. `excludes`: include the names that only this repository ignores (`info/exclude`).
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if any(one.name.startswith("filter.lfs.") for one in settings if not one.is_of_repository):
@@ -102,11 +107,11 @@ def make_clean_repository(
         os.makedirs(os.path.join(common, "lfs"), exist_ok=True)
     for name in LINKED:
         target = os.path.join(common, name)
-        if name in ABSENT_IS_FINE or os.path.lexists(target):
+        if name in OPTIONAL_TARGETS or os.path.lexists(target):
             _link(os.path.join(folder, name), target)
     _link_info(os.path.join(folder, INFO), os.path.join(common, INFO), excludes=excludes)
     _write_file(os.path.join(folder, "HEAD"), "ref: refs/heads/none\n")
-    kept = [one for one in settings if alone or one.is_of_repository]
+    kept = [one for one in settings if with_user_settings or one.is_of_repository]
     _write_file(os.path.join(folder, "config"), "".join(_lines(kept)))
 
 

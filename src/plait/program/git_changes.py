@@ -373,7 +373,9 @@ class _Repository:
         objects = os.path.join(os.path.abspath(folder), "objects")
         os.makedirs(objects, mode=0o700, exist_ok=True)
         common = self._line("rev-parse", "--path-format=absolute", "--git-common-dir")
-        make_clean_repository(own, common, read_settings(self._git(*LISTING)), alone=True)
+        make_clean_repository(
+            own, common, read_settings(self._git(*LISTING)), with_user_settings=True
+        )
         return {
             **clean_repository_env(os.path.abspath(own), os.path.abspath(own), self.root),
             "GIT_CONFIG_GLOBAL": os.devnull,

@@ -13,7 +13,7 @@ from plait.core.source import Source, Span
 from plait.template.nodes import FilledPlaceholder, Placeholder, Text
 from plait.template.template import Leaf
 
-MAX_STRANGE: Final = 10
+MAX_INVALID: Final = 10
 """The most invalid characters that are reported at once."""
 _PLACEHOLDER: Final = "\0"
 
@@ -112,7 +112,7 @@ def read_tokens(written: WrittenText, problems: list[Problem]) -> list[Token]:
             what = f"'{shortened(text[at])}' has no meaning in an expression"
             wrong(at, at + 1, what, _HINTS.get(text[at], _HINT))
             at += 1
-            if len(problems) >= MAX_STRANGE:
+            if len(problems) >= MAX_INVALID:
                 break
             continue
         kind, end = str(found.lastgroup), found.end(str(found.lastgroup))

@@ -35,10 +35,10 @@ class Binding:
         environment: Environment,
         project: str | None,
         cwd: str,
-        beside: Mapping[str, Verified] | None = None,
+        files_beside: Mapping[str, Verified] | None = None,
     ) -> None:
         self._chain, self._context, self._environment = chain, context, environment
-        self._project, self._cwd, self._beside = project, cwd, beside or {}
+        self._project, self._cwd, self._files_beside = project, cwd, files_beside or {}
         # `${NAME}` of the author's config; what is secret stays one.
         self._env = {
             name: Secret(value) if name in environment.secrets else value
@@ -58,7 +58,7 @@ class Binding:
     def in_environment(self, environment: Environment) -> Binding:
         """The same chain in another environment."""
         return Binding(
-            self._chain, self._context, environment, self._project, self._cwd, self._beside
+            self._chain, self._context, environment, self._project, self._cwd, self._files_beside
         )
 
     def bind(self, params: Mapping[str, Json]) -> Invocation:
@@ -76,7 +76,7 @@ class Binding:
                 made.project_path,
                 made.limits,
                 made.file,
-                made.beside,
+                made.files_beside,
             )
         context = self._context
         if self._as_json:
@@ -111,7 +111,13 @@ class Binding:
 
     def _call(self, params: Mapping[str, Json], context: Mapping[str, Json]) -> BindRequest:
         return BindRequest(
-            self._chain, params, context, self._environment, self._project, self._cwd, self._beside
+            self._chain,
+            params,
+            context,
+            self._environment,
+            self._project,
+            self._cwd,
+            self._files_beside,
         )
 
 
@@ -198,5 +204,5 @@ def _function(call: BindRequest, config: Config, params: Mapping[str, Json]) -> 
         project_path=call.project,
         limits=read_limits(call, config),
         file=str(call.context.get("tool_path", "")),
-        beside=call.beside,
+        files_beside=call.files_beside,
     )

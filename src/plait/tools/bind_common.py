@@ -27,7 +27,7 @@ class BindRequest:
     project: str | None
     cwd: str
     """Where a process starts unless its config says otherwise."""
-    beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
+    files_beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
     """What a function may import, by its path relative to the tool's folder."""
 
 

@@ -39,60 +39,60 @@ State: TypeAlias = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Look:
-    """A way to look at a path."""
+class StatKind:
+    """How the state of a path is read, and which part of it counts."""
 
     stat: Callable[[str], os.stat_result]
     whole: bool = True
     """Must everything stay the same, or only the identity of the folder?"""
 
 
-FILE: Final = Look(os.lstat)
+FILE: Final = StatKind(os.lstat)
 """A file, and no link."""
-TARGET: Final = Look(os.stat)
+TARGET: Final = StatKind(os.stat)
 """The entries of a folder, or the target of a link."""
-IDENTITY: Final = Look(os.stat, whole=False)
+IDENTITY: Final = StatKind(os.stat, whole=False)
 
-Place: TypeAlias = tuple[Look, str]
-"""A path, and the way to look at it."""
-FileWitness: TypeAlias = tuple[Look, str, State | None]
+Place: TypeAlias = tuple[StatKind, str]
+"""A path, and how its state is read."""
+PathState: TypeAlias = tuple[StatKind, str, State | None]
 """A place and its state; None if there was nothing."""
 
 # What changed so recently may change again within the clock's grain and look the same.
 _RACY: Final = 0.1
 
 
-def witness(look: Look, path: str) -> FileWitness:
+def path_state(kind: StatKind, path: str) -> PathState:
     try:
-        seen = look.stat(path)
+        seen = kind.stat(path)
     except OSError:
-        return look, path, None
-    return look, path, (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_ino, seen.st_size, seen.st_dev)
+        return kind, path, None
+    return kind, path, (seen.st_ctime_ns, seen.st_mtime_ns, seen.st_ino, seen.st_size, seen.st_dev)
 
 
-def unchanged(witnesses: Iterable[FileWitness]) -> bool:
-    """Is everything unchanged?"""
+def is_unchanged(states: Iterable[PathState]) -> bool:
+    """Are all these paths as they were?"""
     # In one piece, and attribute by attribute: half of what a warm call costs is spent here.
-    for look, path, state in witnesses:
+    for kind, path, state in states:
         try:
-            seen = look.stat(path)
+            seen = kind.stat(path)
         except OSError:
             if state is not None:
                 return False
             continue
         if state is None or seen.st_ino != state[2] or seen.st_dev != state[4]:
             return False
-        if look.whole and (
+        if kind.whole and (
             seen.st_ctime_ns != state[0] or seen.st_mtime_ns != state[1] or seen.st_size != state[3]
         ):
             return False
     return True
 
 
-def old_enough(witnesses: Iterable[FileWitness], now: float) -> bool:
-    """Did everything change so long ago that another change would be seen?"""
-    states = [state for look, _, state in witnesses if state is not None and look.whole]
-    latest = max((max(changed, modified) for changed, modified, *_ in states), default=0)
+def is_old_enough(states: Iterable[PathState], now: float) -> bool:
+    """Did all changes happen so long ago that another one would change the state?"""
+    whole = [state for kind, _, state in states if state is not None and kind.whole]
+    latest = max((max(changed, modified) for changed, modified, *_ in whole), default=0)
     return now - latest / 1e9 > _RACY
 
 
@@ -102,14 +102,14 @@ def watched_path(path: str) -> Place:
     """
     if os.path.lexists(path):
         return FILE, path
-    return witness_above(path)[:2]
+    return state_above(path)[:2]
 
 
-def witness_above(path: str) -> FileWitness:
+def state_above(path: str) -> PathState:
     """The nearest existing folder above a path: it changes when the path appears."""
     while True:
         above = os.path.dirname(path)
-        found = witness(TARGET, above)
+        found = path_state(TARGET, above)
         if found[2] is not None or above == path:
             return found
         path = above
@@ -161,19 +161,19 @@ class Chains:
         self.items = items
         self.counts = ChainCounts()
         self._clock = clock
-        self._known: dict[str, tuple[Chain, tuple[FileWitness, ...]]] = {}
+        self._known: dict[str, tuple[Chain, tuple[PathState, ...]]] = {}
         self._lock = allocate_lock()
 
     def get(self, item_id: str) -> Chain:
         item_id = normalize_id(item_id)
         known = self._known.get(item_id)
-        if known is not None and unchanged(known[1]):
+        if known is not None and is_unchanged(known[1]):
             self.counts.hits += 1
             return known[0]
         self.counts.misses += 1
         # Witnesses are taken before anything is read: a change in between is seen next time.
         chain, seen = self._build(item_id)
-        if old_enough(seen, self._clock()):
+        if is_old_enough(seen, self._clock()):
             with self._lock:
                 if len(self._known) >= MAX_REMEMBERED:
                     self._known.pop(next(iter(self._known)))
@@ -188,16 +188,16 @@ class Chains:
         if self.spaces.find(executor) is None:
             raise self._missing_error(executor, [item])
 
-    def _build(self, item_id: str) -> tuple[Chain, tuple[FileWitness, ...]]:
+    def _build(self, item_id: str) -> tuple[Chain, tuple[PathState, ...]]:
         elements: list[ToolFile] = []
-        seen: list[FileWitness] = []
+        seen: list[PathState] = []
 
-        def on_look(space: Space, name: str) -> None:
-            seen.append(witness_above(os.path.join(space.root, "tools", name)))
+        def on_search(space: Space, name: str) -> None:
+            seen.append(state_above(os.path.join(space.root, "tools", name)))
 
         current, within = item_id, None
         while (primitive := current_id(current)) not in PRIMITIVES:
-            found = self.spaces.find(current, within=within, on_look=on_look)
+            found = self.spaces.find(current, within=within, on_search=on_search)
             if found is None:
                 raise self._missing_error(current, elements)
             if any(found.path == item.path for item in elements):
@@ -226,7 +226,7 @@ class Chains:
                 fix="call a tool whose chain ends there",
                 code="not-a-tool",
             )
-        places = tuple(dict.fromkeys((look, path) for look, path, _ in seen))
+        places = tuple(dict.fromkeys((kind, path) for kind, path, _ in seen))
         return Chain(tuple(elements), primitive, places), tuple(dict.fromkeys(seen))
 
     def _missing_error(self, item_id: str, elements: list[ToolFile]) -> InputError:

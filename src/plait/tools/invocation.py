@@ -88,7 +88,7 @@ class FunctionCall:
     limits: CallLimits = CallLimits()
     file: str = ""
     """Where the verified bytes of the tool can be read again, if not at its path."""
-    beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
+    files_beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
     """Python files that it may import, by their path relative to its folder."""
 
 

@@ -42,12 +42,12 @@ from plait.tools.chain import (
     TARGET,
     Chain,
     Chains,
-    FileWitness,
+    PathState,
     Place,
-    old_enough,
-    unchanged,
+    is_old_enough,
+    is_unchanged,
+    path_state,
     watched_path,
-    witness,
 )
 from plait.tools.config import config_files, resolve_configs, validate_params, with_defaults
 from plait.tools.environment import (
@@ -276,21 +276,21 @@ class ToolCache:
         """The tool as it was made ready, if that is still true."""
         known = self._known.get((item_id, dry))
         # A clock that was set back could make a signature one of the future.
-        if known is None or not known.seen or now < known.when or not unchanged(known.seen):
+        if known is None or not known.seen or now < known.when or not is_unchanged(known.seen):
             return None
         return known.ready
 
-    def current_witnesses(self, item_id: str, *, dry: bool) -> tuple[FileWitness, ...]:
+    def current_states(self, item_id: str, *, dry: bool) -> tuple[PathState, ...]:
         """What the tool rested on when it was made ready before, as it looks now."""
         known = self._known.get((item_id, dry))
         places = () if known is None else known.ready.rests_on or ()
-        return tuple(witness(look, path) for look, path in places)
+        return tuple(path_state(kind, path) for kind, path in places)
 
     def keep(
         self,
         item_id: str,
         ready: PreparedTool,
-        seen: tuple[FileWitness, ...],
+        seen: tuple[PathState, ...],
         *,
         dry: bool,
         now: float,
@@ -298,7 +298,7 @@ class ToolCache:
         """Remember a tool that was made ready at this time, after `seen` was looked at."""
         if ready.rests_on is None:
             return
-        whole = ready.rests_on == tuple((look, path) for look, path, _ in seen) and old_enough(
+        whole = ready.rests_on == tuple((kind, path) for kind, path, _ in seen) and is_old_enough(
             seen, now
         )
         with self._lock:
@@ -311,7 +311,7 @@ class ToolCache:
 @dataclass(frozen=True, slots=True)
 class _CachedCall:
     ready: PreparedTool
-    seen: tuple[FileWitness, ...]
+    seen: tuple[PathState, ...]
     when: float
 
 
@@ -321,7 +321,7 @@ def _prepare_tool(
     """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked
     anything.
     """
-    now, seen = toolbox.clock(), toolbox.ready.current_witnesses(item_id, dry=dry)
+    now, seen = toolbox.clock(), toolbox.ready.current_states(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
     before_trust(chain.tool)

@@ -135,11 +135,11 @@ class Spaces:
         *,
         folder: str = "tools",
         within: Space | None = None,
-        on_look: Callable[[Space, str], None] | None = None,
+        on_search: Callable[[Space, str], None] | None = None,
     ) -> ToolLocation | None:
         """The file that answers an id, looked for from the space of `within` downwards.
 
-        `on_look` gets each space and id just before the file is searched there.
+        `on_search` gets each space and id just before the file is searched there.
         """
         names = tuple(dict.fromkeys((normalize_id(item_id), current_id(item_id))))
         # An item of `within` depends only on its own space and those below.
@@ -148,8 +148,8 @@ class Spaces:
             for space in self.spaces
             if within is None or space.precedence <= within.precedence
         ]
-        found = _first(visible, folder, names, on_look)
-        return found if found is not None else _first(self.bundles(), folder, names, on_look)
+        found = _first(visible, folder, names, on_search)
+        return found if found is not None else _first(self.bundles(), folder, names, on_search)
 
     def find_shadowed(
         self, found: ToolLocation, *, folder: str = "tools"
@@ -180,12 +180,12 @@ def _first(
     spaces: Sequence[Space],
     folder: str,
     names: Sequence[str],
-    on_look: Callable[[Space, str], None] | None = None,
+    on_search: Callable[[Space, str], None] | None = None,
 ) -> ToolLocation | None:
     for name in names:
         for space in spaces:
-            if on_look is not None:
-                on_look(space, name)
+            if on_search is not None:
+                on_search(space, name)
             if (found := _in_space(space, folder, name)) is not None:
                 return found
     return None

@@ -53,7 +53,7 @@ class JsonView:
     def stopping(self, *, at_once: bool) -> None:
         self._write({"event": "stopping", "at_once": at_once})
 
-    def aside(self) -> AbstractContextManager[object]:
+    def pause(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def finish(self, result: Result) -> None:

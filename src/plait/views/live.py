@@ -45,7 +45,7 @@ class LiveView:
         # Held to start, stop or print; the thread that draws never takes it.
         self._printing = RLock()
         self._held: list[Text] | None = None
-        """Lines to print after `aside`."""
+        """Lines to print after `pause`."""
         self._limited = LimitedOutput()
         self._live: Live | None = None
         self._last_frame: tuple[int, list[int]] = (0, [])
@@ -71,7 +71,7 @@ class LiveView:
         self._print([Text(line, "yellow")])
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         with self._printing:
             self._stop()
             self._held = []

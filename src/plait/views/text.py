@@ -69,7 +69,7 @@ class PlainView:
         with self._lock:
             print(stopping_line(self.progress, at_once=at_once), file=self._stream, flush=True)
 
-    def aside(self) -> AbstractContextManager[object]:
+    def pause(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def finish(self, result: Result) -> None:
@@ -159,7 +159,7 @@ class QuietView:
     def stopping(self, *, at_once: bool) -> None:
         print(stopping_line(self.progress, at_once=at_once), file=self._stream, flush=True)
 
-    def aside(self) -> AbstractContextManager[object]:
+    def pause(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def finish(self, result: Result) -> None:

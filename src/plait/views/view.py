@@ -23,8 +23,8 @@ class View(Protocol):
     def stopping(self, *, at_once: bool) -> None:
         """The user has asked the run to stop."""
 
-    def aside(self) -> AbstractContextManager[object]:
-        """Leave the terminal to a question as long as this lasts."""
+    def pause(self) -> AbstractContextManager[object]:
+        """Leave the terminal to a question inside this context."""
 
     def finish(self, result: Result) -> None:
         """The run is over."""

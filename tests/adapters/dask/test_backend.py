@@ -107,7 +107,7 @@ class Scheduler:
         """So many questions for replies are never answered."""
 
     # the cluster
-    def client(self, seconds: float = 1.0, *, gives_way: object) -> Scheduler:  # noqa: ARG002 - the real one's shape
+    def client(self, seconds: float = 1.0, *, should_preempt: object) -> Scheduler:  # noqa: ARG002 - the real one's shape
         self.connections += 1
         if self.connections <= self.absences:
             raise InputError("there is no Dask cluster", code="no-cluster")

@@ -46,7 +46,7 @@ def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(
 
 def test_a_wait_gives_way_to_something_else(never: threading.Event) -> None:
     with pytest.raises(Preempted):
-        TimedCall(never.wait).answer(60, gives_way=lambda: True)
+        TimedCall(never.wait).answer(60, should_preempt=lambda: True)
 
 
 # ── workers that are to end ──────────────────────────────────────────────

@@ -34,7 +34,7 @@ def findings(root: Path, name: str, text: str) -> list[str]:
     file = root / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(dedent(text).lstrip("\n"))
-    found = check_file(str(file), meant=True, around=findings_around)
+    found = check_file(str(file), must_be_flow=True, around=findings_around)
     return [f"{one.problem.place[1]}: {one.severity}: {one.problem.what}" for one in found]
 
 

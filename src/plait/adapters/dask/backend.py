@@ -91,7 +91,7 @@ class DaskBackend(RemoteBackend):
         require_dask()
         if self.address:
             with quiet(), suppress(Preempted):
-                Cluster(self.address, self.address).require_available(gives_way=stop.is_set)
+                Cluster(self.address, self.address).require_available(should_preempt=stop.is_set)
 
     def bind(
         self, packer: JobPacker, *, stall_timeout: float | None, wait_for_workers: float | None
@@ -395,7 +395,7 @@ class DaskRun:
             return
         heartbeats, processing = self._connection.ask(self._heartbeats_and_tasks)
         self._reviewed = time.monotonic()
-        self._workers.see(heartbeats)
+        self._workers.note_heartbeats(heartbeats)
         for worker in {self._tasks.running[key].worker for key in old}:
             since = self._replies.fetching_since(worker)
             waited = 0.0 if since is None else time.monotonic() - since
@@ -417,7 +417,7 @@ class DaskRun:
     def _leave(self, worker: str) -> None:
         """A stuck worker may wake up: its tasks are cancelled, because others get its items."""
         futures = [task.future for task in self._tasks.of_worker(worker)]
-        self._workers.lose(worker)
+        self._workers.remove_lost(worker)
         TimedCall(partial(self._connection.client.cancel, futures, force=True))
 
     def _lose_tasks(self, worker: str, threads: int) -> None:

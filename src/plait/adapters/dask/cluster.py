@@ -20,7 +20,7 @@ from plait.core.records import dataclass, field
 from plait.engine.event_bus import StopSignal
 
 POLL: Final = 0.05
-"""Seconds between two checks whether a call has to give way."""
+"""Seconds between two checks whether something else is more urgent."""
 
 
 class NoAnswer(Exception):
@@ -28,7 +28,7 @@ class NoAnswer(Exception):
 
 
 class Preempted(Exception):
-    """A call gave way, because something else is more urgent."""
+    """A caller stopped waiting, because something else is more urgent."""
 
 
 def _never() -> bool:
@@ -54,18 +54,18 @@ class TimedCall:
             self.error = error
         self._over.set()
 
-    def is_over(self, seconds: float = 0.0, *, gives_way: Callable[[], bool] = _never) -> bool:
+    def is_over(self, seconds: float = 0.0, *, should_preempt: Callable[[], bool] = _never) -> bool:
         """Whether it has ended, now or within so many seconds."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._over.wait(min(POLL, left)):
-            if gives_way():
+            if should_preempt():
                 break
         return self._over.is_set()
 
-    def answer(self, seconds: float, *, gives_way: Callable[[], bool] = _never) -> Any:
+    def answer(self, seconds: float, *, should_preempt: Callable[[], bool] = _never) -> Any:
         """The result or the exception of the call; NoAnswer if it takes longer, then ask again."""
-        if not self.is_over(seconds, gives_way=gives_way):
-            raise Preempted if gives_way() else NoAnswer
+        if not self.is_over(seconds, should_preempt=should_preempt):
+            raise Preempted if should_preempt() else NoAnswer
         if self.error is not None:
             raise self.error
         return self.value
@@ -75,7 +75,7 @@ CONNECT: Final = 6.0
 """Seconds to find a cluster at an address."""
 DIRECT: Final = 2.0
 """Seconds to reach a worker without its scheduler."""
-LOUD: Final = frozenset({"asyncio", "distributed", "tornado"})
+DASK_LOGGERS: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A log level above all others."""
 NOBODY_THERE: Final = (
@@ -84,7 +84,7 @@ NOBODY_THERE: Final = (
 )
 NO_ADDRESS: Final = "write dask://HOST:PORT; a scheduler of Dask listens at port 8786 by default"
 
-GivesWay = Callable[[], bool]
+ShouldPreempt = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +110,23 @@ class Cluster:
     def display_name(self) -> str:
         return f"dask://{self.address}" if self.address else "dask"
 
-    def client(self, seconds: float = CONNECT, *, gives_way: GivesWay) -> Any:
+    def client(self, seconds: float = CONNECT, *, should_preempt: ShouldPreempt) -> Any:
         """A connected client; an InputError if there is no cluster."""
         if not self.is_ours:
-            self._await(lambda: _require_dask_server(self.scheduler, seconds), seconds, gives_way)
-        return self._await(lambda: _client(self.scheduler, seconds), seconds, gives_way)
+            self._await(
+                lambda: _require_dask_server(self.scheduler, seconds), seconds, should_preempt
+            )
+        return self._await(lambda: _client(self.scheduler, seconds), seconds, should_preempt)
 
-    def require_available(self, *, gives_way: GivesWay) -> None:
-        self._await(lambda: _require_dask_server(self.scheduler, CONNECT), CONNECT, gives_way)
+    def require_available(self, *, should_preempt: ShouldPreempt) -> None:
+        self._await(lambda: _require_dask_server(self.scheduler, CONNECT), CONNECT, should_preempt)
 
-    def _await(self, function: Callable[[], Any], seconds: float, gives_way: GivesWay) -> Any:
+    def _await(
+        self, function: Callable[[], Any], seconds: float, should_preempt: ShouldPreempt
+    ) -> Any:
         # A second longer than its own timeout, because its error says more.
         call = TimedCall(function)
-        if not call.is_over(seconds + 1.0, gives_way=gives_way) and gives_way():
+        if not call.is_over(seconds + 1.0, should_preempt=should_preempt) and should_preempt():
             raise Preempted
         if call.is_over() and call.error is None:
             return call.value
@@ -280,7 +284,7 @@ def quiet() -> Iterator[None]:
 
     require_dask()  # its first import sets the levels of its loggers
     existing = (logging.getLogger(name) for name in list(logging.root.manager.loggerDict))
-    loggers = [one for one in existing if one.name.partition(".")[0] in LOUD]
+    loggers = [one for one in existing if one.name.partition(".")[0] in DASK_LOGGERS]
     before = [one.level for one in loggers]
     for one in loggers:
         one.setLevel(SILENT)
@@ -343,7 +347,7 @@ class _Stopping:
 
     def _through_scheduler(self) -> Mapping[str, object]:
         call = TimedCall(partial(self._ways.through_scheduler, sorted(self._busy), self._hurried))
-        if call.is_over(ANSWER, gives_way=self._is_hurried_now) and call.error is None:
+        if call.is_over(ANSWER, should_preempt=self._is_hurried_now) and call.error is None:
             counts: Mapping[str, object] = call.value
             return counts
         if not self._is_hurried_now():
@@ -356,7 +360,7 @@ class _Stopping:
         over = {
             worker: self._asked.pop((worker, self._hurried))
             for worker, call in calls.items()
-            if call.is_over(max(0.0, until - time.monotonic()), gives_way=self._is_hurried_now)
+            if call.is_over(max(0.0, until - time.monotonic()), should_preempt=self._is_hurried_now)
         }
         return {worker: call.value for worker, call in over.items() if call.error is None}
 

@@ -71,7 +71,7 @@ class Connection:
     def close(self, seconds: float | None = None) -> None:
         seconds = self.closing_seconds if seconds is None else seconds
         TimedCall(partial(self.client.close, timeout=seconds)).is_over(
-            seconds, gives_way=self._is_hurried
+            seconds, should_preempt=self._is_hurried
         )
 
     @property
@@ -79,7 +79,7 @@ class Connection:
         return CLOSING_IF_SILENT if self._is_silent else CLOSING
 
     def _connect(self, seconds: float) -> None:
-        self.client = self.cluster.client(seconds, gives_way=self._run.stop.is_set)
+        self.client = self.cluster.client(seconds, should_preempt=self._run.stop.is_set)
         self._comm = self.client.scheduler_comm
 
     def _wait_for_scheduler(self) -> bool:
@@ -115,13 +115,13 @@ class Connection:
         call = TimedCall(function)
         try:
             quiet = min(QUIET, self.patience / 2)
-            if not call.is_over(quiet, gives_way=self.has_to_look_up):
-                if self.has_to_look_up():
+            if not call.is_over(quiet, should_preempt=self.should_preempt):
+                if self.should_preempt():
                     raise Preempted
                 self.note(
                     f"the scheduler at {self.cluster.display_name} does not answer; waiting for it"
                 )
-            return call.answer(self.patience - quiet, gives_way=self.has_to_look_up)
+            return call.answer(self.patience - quiet, should_preempt=self.should_preempt)
         except NoAnswer:
             raise ProcessError(
                 f"the scheduler at {self.cluster.display_name} has not answered "
@@ -135,7 +135,7 @@ class Connection:
                 raise SchedulerLost from None
             raise
 
-    def has_to_look_up(self) -> bool:
+    def should_preempt(self) -> bool:
         return self._run.stop.is_set() or self.is_other_scheduler()
 
     def is_other_scheduler(self) -> bool:
@@ -168,14 +168,14 @@ class Connection:
     def stop_items(self, digest: str, futures: list[Any], workers: set[str]) -> list[str]:
         """Stop the items of a job; returns the workers that did not confirm it in time."""
         TimedCall(partial(self.client.cancel, futures, force=True)).is_over(
-            CLOSING, gives_way=self._is_hurried
+            CLOSING, should_preempt=self._is_hurried
         )
         return stop_workers(workers, _StopCalls(self, self._packer, digest), self._run.stop)
 
     def drop_job(self, digest: str) -> None:
         """Have all workers drop a job. One that does not get the call drops it some time later."""
         call = TimedCall(partial(self.run_on_workers, None, self._packer.drop, digest))
-        call.is_over(self.closing_seconds, gives_way=self._is_hurried)
+        call.is_over(self.closing_seconds, should_preempt=self._is_hurried)
 
     def _is_hurried(self) -> bool:
         return self._run.stop.at_once

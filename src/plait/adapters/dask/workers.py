@@ -29,16 +29,16 @@ from plait.core.records import dataclass
 from plait.engine.backend import JobPacker
 from plait.engine.context import RunContext
 
-COUNT: Final = 0.5
-"""Seconds between two looks which workers there are."""
-FIRST: Final = 1.0
-"""Seconds that we do nothing but wait for the first workers."""
-GREETING: Final = 1 / 6
-"""Share of the patience, after which workers that were checked together are checked one by one."""
+COUNT_INTERVAL: Final = 0.5
+"""Seconds between two counts of the workers."""
+FIRST_WAIT: Final = 1.0
+"""Seconds that the run only waits for the first workers."""
+CHECK_SHARE: Final = 1 / 6
+"""Share of the patience. After it, workers that were checked together are checked one by one."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Greeting:
+class _WorkerCheck:
     """New workers that are being checked and get the job."""
 
     workers: tuple[str, ...]
@@ -68,9 +68,9 @@ class Workers:
         """Threads of the workers that have the job."""
         self.stuck: set[str] = set()
         self._heartbeats = Heartbeats()
-        self._hushed: set[str] = set()
+        self._silence_noted: set[str] = set()
         """Workers whose silence was noted."""
-        self._greetings: list[_Greeting] = []
+        self._checks: list[_WorkerCheck] = []
         self._counted = 0.0
         self._without_since: float | None = None
         """Since when no worker takes items."""
@@ -78,19 +78,19 @@ class Workers:
 
     def update(self, busy: Set[str]) -> bool:
         """Find workers that came or went, now and then; `busy` have tasks. False: not now."""
-        self._welcome()
-        if time.monotonic() - self._counted < (COUNT if self.threads else POLL):
+        self._accept_checked()
+        if time.monotonic() - self._counted < (COUNT_INTERVAL if self.threads else POLL):
             return False
         client = self._connection.client
         there: dict[str, int] = dict(self._connection.ask(lambda: client.nthreads()))
         self._counted = time.monotonic()
         for worker in (self.threads.keys() | busy) - there.keys():
-            self.lose(worker)
+            self.remove_lost(worker)
         self.stuck &= there.keys()
-        self._greet_new(
+        self._check_new(
             {worker: count for worker, count in there.items() if worker not in self.stuck}
         )
-        self._welcome()
+        self._accept_checked()
         self.threads |= {worker: count for worker, count in there.items() if worker in self.threads}
         self._require_some(is_empty=not there)
         return True
@@ -124,7 +124,7 @@ class Workers:
                 code="no-workers",
             )
 
-    def lose(self, worker: str) -> None:
+    def remove_lost(self, worker: str) -> None:
         # One without the job may have been waiting for another one.
         self._on_lost(worker, self.threads.pop(worker, 1))
 
@@ -135,58 +135,58 @@ class Workers:
     def clear(self) -> None:
         """The scheduler is another one."""
         self.threads.clear()
-        self._greetings.clear()
+        self._checks.clear()
         self.stuck.clear()
         self._heartbeats.clear()
         self._counted = 0.0
 
     # ── heartbeats ───────────────────────────────────────────────────────
 
-    def see(self, heartbeats: Mapping[str, object]) -> None:
-        self.stuck -= self._heartbeats.see(heartbeats)  # these are greeted like new ones
+    def note_heartbeats(self, heartbeats: Mapping[str, object]) -> None:
+        self.stuck -= self._heartbeats.see(heartbeats)  # they are checked like new workers
 
     def is_stuck(self, worker: str, waited: float) -> bool:
         """Whether it was silent for too long. `waited`: seconds that we wait for its replies."""
         patience = self._connection.patience
         silence = max(self._heartbeats.silence(worker), waited)
         if silence > patience:
-            self._hushed.discard(worker)
+            self._silence_noted.discard(worker)
             self._connection.note(
                 f"the worker at {worker} has not answered for {patience:g} seconds; "
                 "its items go to other workers"
             )
             self.stuck.add(worker)
             return True
-        if silence > min(2 * QUIET, patience / 2) and worker not in self._hushed:
-            self._hushed.add(worker)
+        if silence > min(2 * QUIET, patience / 2) and worker not in self._silence_noted:
+            self._silence_noted.add(worker)
             self._connection.note(
                 f"the worker at {worker} does not answer; after {patience:g} seconds "
                 "its items go to other workers"
             )
         elif silence < QUIET:
-            self._hushed.discard(worker)
+            self._silence_noted.discard(worker)
         return False
 
     # ── new workers ──────────────────────────────────────────────────────
 
-    def _greet_new(self, there: Mapping[str, int]) -> None:
-        """In the background: a new worker that is stuck keeps nothing up."""
-        self._greetings = [
-            one for one in self._greetings if not there.keys().isdisjoint(one.workers)
-        ]
-        greeted = {worker for one in self._greetings for worker in one.workers}
+    def _check_new(self, there: Mapping[str, int]) -> None:
+        """Check new workers in the background, so that a stuck one does not delay the run."""
+        self._checks = [one for one in self._checks if not there.keys().isdisjoint(one.workers)]
+        in_check = {worker for one in self._checks for worker in one.workers}
         new = tuple(
-            worker for worker in there if worker not in self.threads and worker not in greeted
+            worker for worker in there if worker not in self.threads and worker not in in_check
         )
         if not new:
             return
-        self._greet(new)
+        self._start_check(new)
         if not self.threads:
-            self._greetings[-1].call.is_over(FIRST, gives_way=self._connection.has_to_look_up)
+            self._checks[-1].call.is_over(
+                FIRST_WAIT, should_preempt=self._connection.should_preempt
+            )
 
-    def _greet(self, workers: tuple[str, ...]) -> None:
+    def _start_check(self, workers: tuple[str, ...]) -> None:
         call = TimedCall(partial(self._prepare, list(workers)))
-        self._greetings.append(_Greeting(workers, call, time.monotonic()))
+        self._checks.append(_WorkerCheck(workers, call, time.monotonic()))
 
     def _prepare(self, workers: list[str]) -> dict[str, Any]:
         """Check the versions of workers, and send them the job; runs in its own thread."""
@@ -196,24 +196,24 @@ class Workers:
         require_same_versions(pythons, plaits, self._run.secrets.mask)
         return connection.run_on_workers(workers, self._packer.receive, self._job)
 
-    def _welcome(self) -> None:
+    def _accept_checked(self) -> None:
         """Workers that have the job take items from now on."""
-        greetings, self._greetings = self._greetings, []
+        checks, self._checks = self._checks, []
         patience = self._connection.patience
-        for one in greetings:
+        for one in checks:
             if one.call.is_over():
                 self._add(one.call)
-            elif len(one.workers) > 1 and time.monotonic() - one.since > GREETING * patience:
+            elif len(one.workers) > 1 and time.monotonic() - one.since > CHECK_SHARE * patience:
                 for worker in one.workers:
-                    self._greet((worker,))
+                    self._start_check((worker,))
             else:
-                self._greetings.append(one)
+                self._checks.append(one)
 
-    def _add(self, greeting: TimedCall) -> None:
+    def _add(self, check: TimedCall) -> None:
         try:
-            replies = greeting.answer(0.0)
+            replies = check.answer(0.0)
         except OSError:
-            return  # they are greeted again if they are still there at the next update
+            return  # the next update checks them again if they are still there
         except (AttributeError, RuntimeError):
             if self._connection.is_other_scheduler():
                 return

@@ -197,7 +197,9 @@ class Git:
     def _stand_in(self, own: str, *, excludes: bool) -> None:
         settings = self._settings()
         try:
-            make_clean_repository(own, self._common, settings, alone=False, excludes=excludes)
+            make_clean_repository(
+                own, self._common, settings, with_user_settings=False, excludes=excludes
+            )
         except OSError as error:
             raise ProcessError(
                 f"what git works with here cannot be written: {error.strerror or error}",

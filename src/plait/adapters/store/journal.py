@@ -55,9 +55,9 @@ class SqliteJournal:
         self._require_healthy()
         return self.reader.step(path)
 
-    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
+    def steps_in(self, path: str, name_prefix: str = "") -> Iterator[StepRecord]:
         self._require_healthy()
-        return self.reader.steps_in(path, begins)
+        return self.reader.steps_in(path, name_prefix)
 
     def failures_in(self, path: str, *, after: int = 0) -> Iterator[StepRecord]:
         self._require_healthy()
@@ -81,9 +81,9 @@ class SqliteJournal:
         self._require_healthy()
         return self.reader.was_ever_started(path)
 
-    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
+    def started_in(self, path: str, name_prefix: str = "") -> Iterator[str]:
         self._require_healthy()
-        return self.reader.started_in(path, begins)
+        return self.reader.started_in(path, name_prefix)
 
     def last_result(self, path: str) -> StepRecord | None:
         self._require_healthy()

@@ -494,8 +494,8 @@ class Reader:
     def was_ever_started(self, path: str) -> bool:
         return self._step_state(path) is not _NO_STATE
 
-    def started_in(self, path: str, begins: str = "") -> Iterator[str]:
-        names = escape_text(begins)
+    def started_in(self, path: str, name_prefix: str = "") -> Iterator[str]:
+        names = escape_text(name_prefix)
         with self._lock:
             self._catch_up()
             found = self._all(_STARTED_IN, f"{escape_text(path)}/", names, len(names), names)
@@ -505,11 +505,11 @@ class Reader:
         number = self._step_state(path).ended
         return None if number is None else self._load_records([number])[0]
 
-    def steps_in(self, path: str, begins: str = "") -> Iterator[StepRecord]:
-        if "/" not in path and path != MAP and not begins and self._is_behind():
+    def steps_in(self, path: str, name_prefix: str = "") -> Iterator[StepRecord]:
+        if "/" not in path and path != MAP and not name_prefix and self._is_behind():
             yield from self._steps_outside_map(path)
             return
-        before, last = self._list_below(path, escape_text(begins))
+        before, last = self._list_below(path, escape_text(name_prefix))
         try:
             at = before
             while at < last:
@@ -638,7 +638,7 @@ class Reader:
         found = self._all("SELECT value FROM properties WHERE name = ?", name)
         return found[0][0] if found else None
 
-    def _list_below(self, path: str, begins: str) -> tuple[int, int]:
+    def _list_below(self, path: str, name_prefix: str) -> tuple[int, int]:
         """List the steps below a path in `listed`, after the first id up to the second.
 
         An open query would do, but while it is open this connection sees no new records.
@@ -647,8 +647,10 @@ class Reader:
         with self._lock:
             self._catch_up()
             ((before,),) = self._all(end)
-            if begins:
-                self._all(_LIST_NAMED, f"{escape_text(path)}/", begins, f"{begins}{_LAST}")
+            if name_prefix:
+                self._all(
+                    _LIST_NAMED, f"{escape_text(path)}/", name_prefix, f"{name_prefix}{_LAST}"
+                )
             else:
                 self._all(_LIST, f"{escape_text(path)}/")
             ((last,),) = self._all(end)

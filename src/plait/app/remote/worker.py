@@ -36,11 +36,11 @@ from plait.program.map import remote_map_run
 
 POLL: Final = 0.1
 """Seconds between two checks whether an item was cancelled."""
-TIDY: Final = 5.0
+CLEAN_UP_INTERVAL: Final = 5.0
 """Seconds between two checks whether a job can be removed."""
-LONGEST: Final = 1.0
+REPLY_AFTER: Final = 1.0
 """Seconds after which a worker replies with the items that ended; the others are sent again."""
-LONGEST_TWIN: Final = 30.0
+CANCELLED_TASK_WAIT: Final = 30.0
 """Seconds that an item waits for the end of its own cancelled task."""
 
 ItemReply = (
@@ -86,7 +86,7 @@ class CancelWatch:
             for is_cancelled, stop in watched:
                 if not stop.is_set() and is_cancelled():
                     stop.ask("cancelled")
-            if time.monotonic() - tidied > TIDY:
+            if time.monotonic() - tidied > CLEAN_UP_INTERVAL:
                 tidied = time.monotonic()
                 self._tidy()
 
@@ -155,12 +155,14 @@ def perform_items(message: bytes) -> bytes:
 
 
 def _perform_batch(job: WorkerJob, tasks: Sequence[ItemTask]) -> protocol.BatchReply:
-    """Ends early after LONGEST seconds, or when an item did not complete."""
+    """Ends early after REPLY_AFTER seconds, or when an item did not complete."""
     began = time.monotonic()
     replies: list[ItemReply] = []
     for task in tasks:
         elapsed = time.monotonic() - began
-        if replies and (elapsed > LONGEST or not isinstance(replies[-1], protocol.ItemCompleted)):
+        if replies and (
+            elapsed > REPLY_AFTER or not isinstance(replies[-1], protocol.ItemCompleted)
+        ):
             break
         left = task.seconds_left
         replies.append(_perform_item(job, task, None if left is None else max(0.0, left - elapsed)))
@@ -283,7 +285,7 @@ def _item_running(job: WorkerJob, path: str, stop: StopSignal) -> Iterator[None]
 
 def _wait_for_twin(job: WorkerJob, path: str) -> None:
     """Wait until a cancelled task of the same item has ended: an item must not run twice at once."""
-    until = time.monotonic() + LONGEST_TWIN
+    until = time.monotonic() + CANCELLED_TASK_WAIT
     while (twin := job.running.get(path)) is not None and time.monotonic() < until:
         twin.ask("cancelled")
         threading.Event().wait(POLL)

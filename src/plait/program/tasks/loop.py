@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class LoopStep(Composite):
     """Rounds, until the condition holds or the maximum is reached."""
 
-    program: FilledEnsemble
+    ensemble: FilledEnsemble
     loop: Loop
     outputs: Mapping[str, TaskOutput]
     kind: str = "loop"
@@ -52,7 +52,7 @@ class LoopStep(Composite):
 
     @property
     def title(self) -> str:
-        return self.loop.name or self.program.spec.task_id(self.loop.tasks[-1])
+        return self.loop.name or self.ensemble.spec.task_id(self.loop.tasks[-1])
 
     @property
     def name(self) -> str:
@@ -139,7 +139,7 @@ class LoopRound(Composite):
     def run(self, ctx: StepContext) -> Json:
         made: Outputs = {}
         values: dict[str, Json] = {}
-        spec = self.of.program.spec
+        spec = self.of.ensemble.spec
         for order, task in enumerate(self.of.loop.tasks):
             needed = [made[one] for need in task.context if (one := spec.task_id(need)) in made]
             skipped = next((one.id for one in needed if one.status == "skipped"), None)
@@ -168,16 +168,16 @@ class LoopRound(Composite):
         return compile_until(until).holds(facts)
 
     def _fill_task(self, task: Task) -> Task:
-        return replace(self.of.program.filled.task(task), iteration=self.number)
+        return replace(self.of.ensemble.filled.task(task), iteration=self.number)
 
     def _step(self, order: int, outputs: Mapping[str, TaskOutput]) -> TaskStep:
         task = self.of.loop.tasks[order]
         filled = self._fill_task(task)
         if order == 0:
             filled = replace(filled, feedback=self.feedback)
-        program = self.of.program
+        ensemble = self.of.ensemble
         return make_task_step(
-            program, task, outputs, task_name(program.spec.task_id(task)), filled=filled
+            ensemble, task, outputs, task_name(ensemble.spec.task_id(task)), filled=filled
         )
 
 

@@ -46,7 +46,7 @@ CHARACTERS_A_TOKEN: Final = 4
 class TaskMap(Composite):
     """A task for each item, several at a time; then their outputs are reduced level by level."""
 
-    program: FilledEnsemble
+    ensemble: FilledEnsemble
     map: MapReduce
     outputs: Mapping[str, TaskOutput]
     kind: str = "map"
@@ -54,7 +54,7 @@ class TaskMap(Composite):
 
     @property
     def _id(self) -> str:
-        return self.program.spec.task_id(self.map.task)
+        return self.ensemble.spec.task_id(self.map.task)
 
     @property
     def title(self) -> str:
@@ -66,7 +66,7 @@ class TaskMap(Composite):
 
     @property
     def fingerprint(self) -> str:
-        one, spec = self.map, self.program.spec
+        one, spec = self.map, self.ensemble.spec
         rules = [str(one.chunk_size)]
         if one.target_tokens is not None:
             rules.append(f"{one.target_tokens}:{one.max_levels}")
@@ -81,30 +81,30 @@ class TaskMap(Composite):
 
     def _items(self, *, is_source_done: bool) -> list[TaskStep]:
         """The items; until the task that makes them is done, one step that stands for all."""
-        program, one = self.program, self.map
+        ensemble, one = self.ensemble, self.map
         if one.source is None:
-            filled = program.filled.items[id(one.task)]
+            filled = ensemble.filled.items[id(one.task)]
             return [self._item(number, task) for number, task in enumerate(filled)]
-        each = self._item("*", program.texts.any_item(one, program.filled))
+        each = self._item("*", ensemble.texts.any_item(one, ensemble.filled))
         if not is_source_done:
             return [each]
-        items = items_from_output(one, self.outputs[program.spec.task_id(one.source)])
+        items = items_from_output(one, self.outputs[ensemble.spec.task_id(one.source)])
         # If the items change, their source was done again, and so is this. So only the written text
         # counts.
         return [
             replace(self._item(number, task), fingerprint=each.fingerprint)
-            for number, task in enumerate(program.texts.fill_items(one, program.filled, items))
+            for number, task in enumerate(ensemble.texts.fill_items(one, ensemble.filled, items))
         ]
 
     def _item(self, key: int | str, filled: Task) -> TaskStep:
         return make_task_step(
-            self.program, self.map.task, self.outputs, item_name(key), filled=filled, kind="item"
+            self.ensemble, self.map.task, self.outputs, item_name(key), filled=filled, kind="item"
         )
 
     retry_scope = "inner"
 
     def run(self, ctx: StepContext) -> Json:
-        spec = self.program.spec
+        spec = self.ensemble.spec
         steps = self._items(is_source_done=ctx.run.plan_log is None)
         outcomes, ctx = perform_items(
             ctx,
@@ -146,7 +146,7 @@ class TaskMap(Composite):
         message = (
             f"{len(failures)} of {total} items of task '{self._id}' failed: {failures[0].message}"
         )
-        if self.program.spec.on_error == "fail_fast" or len(failures) == total:
+        if self.ensemble.spec.on_error == "fail_fast" or len(failures) == total:
             raise StepError(replace(failures[0], message=message, output={"tasks": values}))
         ctx.run.events.note(ctx.path, message)
 
@@ -156,7 +156,7 @@ class TaskMap(Composite):
         """Reduce until one output is left."""
         if not outputs:
             return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
-        spec = self.program.spec
+        spec = self.ensemble.spec
         level = 0
         records: list[Mapping[str, Json]] = []
         while True:
@@ -204,13 +204,13 @@ class TaskMap(Composite):
     def _reduction(self, name: str, chunk: Sequence[TaskOutput]) -> TaskStep:
         reduce = self.map.reduce
         assert reduce is not None
-        spec = self.program.spec
+        spec = self.ensemble.spec
         given = [
             self.outputs[one]
             for task in reduce.context
             if (one := spec.task_id(task)) in self.outputs
         ]
-        return make_task_step(self.program, reduce, {}, name, context=[*given, *chunk])
+        return make_task_step(self.ensemble, reduce, {}, name, context=[*given, *chunk])
 
 
 def _split(

@@ -73,14 +73,14 @@ def compile_ensemble(
 class TaskGraph(Composite):
     """All units of an ensemble as one step."""
 
-    program: FilledEnsemble
+    ensemble: FilledEnsemble
     name: str = TASKS
     kind: str = "ensemble"
     policy: Policy = DEFAULT_POLICY
 
     @property
     def title(self) -> str:
-        return self.program.spec.name
+        return self.ensemble.spec.name
 
     @property
     def fingerprint(self) -> str:
@@ -88,52 +88,52 @@ class TaskGraph(Composite):
 
     @property
     def children(self) -> Sequence[Step]:
-        return [unit.step({}) for unit in make_units(self.program)]
+        return [unit.step({}) for unit in make_units(self.ensemble)]
 
     def run(self, ctx: StepContext) -> Json:
-        act(FunctionAction(partial(_require_providers, self.program.spec)), ctx)
-        return _TaskRun(self.program, ctx).run()
+        act(FunctionAction(partial(_require_providers, self.ensemble.spec)), ctx)
+        return _TaskRun(self.ensemble, ctx).run()
 
 
 # ── units ────────────────────────────────────────────────────────────────
 
 
-def make_units(program: FilledEnsemble) -> list[Unit]:
-    spec = program.spec
+def make_units(ensemble: FilledEnsemble) -> list[Unit]:
+    spec = ensemble.spec
     if spec.strategy == "hierarchical":
-        return [_manager_unit(program)]
+        return [_manager_unit(ensemble)]
     grouped: dict[int, Unit] = {}
 
     def group(tasks: Sequence[Task], step: Callable[[Outputs], Step]) -> None:
-        unit = Unit(tasks, step, partial(outputs_from_record, program, tasks))
+        unit = Unit(tasks, step, partial(outputs_from_record, ensemble, tasks))
         grouped.update(dict.fromkeys(map(id, tasks), unit))
 
     for loop in spec.loops:
-        group(loop.tasks, partial(LoopStep, program, loop))
+        group(loop.tasks, partial(LoopStep, ensemble, loop))
     for one in spec.maps:
         both = [one.task] if one.reduce is None else [one.task, one.reduce]
-        group(both, partial(TaskMap, program, one))
+        group(both, partial(TaskMap, ensemble, one))
     found: dict[int, Unit] = {}
     for task in spec.tasks:
-        unit = grouped.get(id(task)) or _task_unit(program, task)
+        unit = grouped.get(id(task)) or _task_unit(ensemble, task)
         found.setdefault(id(unit), unit)
     return list(found.values())
 
 
-def _task_unit(program: FilledEnsemble, task: Task) -> Unit:
-    id = program.spec.task_id(task)
+def _task_unit(ensemble: FilledEnsemble, task: Task) -> Unit:
+    id = ensemble.spec.task_id(task)
     return Unit(
         (task,),
-        lambda outputs: make_task_step(program, task, outputs, task_name(id)),
-        lambda outcome: {id: make_task_output(id, program.filled.task(task), outcome)},
+        lambda outputs: make_task_step(ensemble, task, outputs, task_name(id)),
+        lambda outcome: {id: make_task_output(id, ensemble.filled.task(task), outcome)},
     )
 
 
-def _manager_unit(program: FilledEnsemble) -> Unit:
-    tasks = [program.filled.task(task) for task in program.spec.tasks]
-    manager = program.spec.manager
-    agent = None if manager is None else program.filled.agents[id(manager)]
-    step = manager_step(program.spec, tasks, agent)
+def _manager_unit(ensemble: FilledEnsemble) -> Unit:
+    tasks = [ensemble.filled.task(task) for task in ensemble.spec.tasks]
+    manager = ensemble.spec.manager
+    agent = None if manager is None else ensemble.filled.agents[id(manager)]
+    step = manager_step(ensemble.spec, tasks, agent)
     return Unit((), lambda _: step, lambda outcome: {one.id: one for one in step.outputs(outcome)})
 
 
@@ -143,10 +143,10 @@ def _manager_unit(program: FilledEnsemble) -> Unit:
 class _TaskRun:
     """One run of the units: their outputs, their failures, and those that can never start."""
 
-    def __init__(self, program: FilledEnsemble, ctx: StepContext) -> None:
-        self.spec = program.spec
+    def __init__(self, ensemble: FilledEnsemble, ctx: StepContext) -> None:
+        self.spec = ensemble.spec
         self.ctx = ctx
-        self.units = make_units(program)
+        self.units = make_units(ensemble)
         self.outputs: Outputs = {}
         self.failures: list[tuple[Unit, Failure]] = []
         self.skipped: dict[str, str] = {}

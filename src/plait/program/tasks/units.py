@@ -51,7 +51,7 @@ class Unit:
 
 
 def make_task_step(
-    program: FilledEnsemble,
+    ensemble: FilledEnsemble,
     task: Task,
     outputs: Mapping[str, TaskOutput],
     name: str,
@@ -60,15 +60,15 @@ def make_task_step(
     kind: str | None = None,
     context: Sequence[TaskOutput] | None = None,
 ) -> TaskStep:
-    spec = program.spec
+    spec = ensemble.spec
     ids = [spec.task_id(one) for one in task.context]
     return task_step(
         name,
         spec.task_id(task),
-        filled or program.filled.task(task),
+        filled or ensemble.filled.task(task),
         tuple(outputs[one] for one in ids if one in outputs) if context is None else tuple(context),
         context_ids=tuple(ids),
-        params=program.texts.params(task),
+        params=ensemble.texts.params(task),
         provider=spec.provider,
         model=spec.model,
         kind=kind,
@@ -88,7 +88,7 @@ def why_skipped(id: str, ended: str) -> str:
 
 
 def outputs_from_record(
-    program: FilledEnsemble, tasks: Sequence[Task], outcome: Outcome
+    ensemble: FilledEnsemble, tasks: Sequence[Task], outcome: Outcome
 ) -> Outputs:
     """The outputs of several tasks from the record of a loop or map."""
     match outcome:
@@ -99,19 +99,19 @@ def outputs_from_record(
             values, reached = {}, False
     made: Outputs = {}
     for task in tasks:
-        key = program.spec.task_id(task)
+        key = ensemble.spec.task_id(task)
         if key in values:
-            one = make_task_output(key, program.filled.task(task), _outcome(values[key]))
+            one = make_task_output(key, ensemble.filled.task(task), _outcome(values[key]))
             made[key] = replace(
                 one, reached_max=reached, iteration=int(values[key].get("iteration", 1))
             )
         elif isinstance(outcome, Skipped):
-            made[key] = make_task_output(key, program.filled.task(task), outcome)
+            made[key] = make_task_output(key, ensemble.filled.task(task), outcome)
     if isinstance(outcome, Failed):
-        missing = next((task for task in tasks if program.spec.task_id(task) not in made), None)
+        missing = next((task for task in tasks if ensemble.spec.task_id(task) not in made), None)
         if missing is not None:
-            key = program.spec.task_id(missing)
-            made[key] = make_task_output(key, program.filled.task(missing), outcome)
+            key = ensemble.spec.task_id(missing)
+            made[key] = make_task_output(key, ensemble.filled.task(missing), outcome)
     return made
 
 

@@ -541,7 +541,7 @@ def open_item_worktrees(
     def open_them(ctx: StepContext) -> ItemWorktrees:
         repository = None
         if isolation.kind == "worktree":
-            ground = require_success(ctx.perform(_ground_step(isolation)))
+            ground = require_success(ctx.perform(_repository_state_step(isolation)))
             repository = RepositoryState(**result_mapping(ground))
             require_worktrees(ctx).open(repository)
         worktrees = ItemWorktrees(isolation, ctx, repository, parallel)
@@ -573,7 +573,7 @@ def _step_description(name: str, title: str, fingerprint: str) -> Step:
     return LeafStep(name, ISOLATION, title, fingerprint, FunctionAction(refuse))
 
 
-def _ground_step(isolation: Isolation) -> Step:
+def _repository_state_step(isolation: Isolation) -> Step:
     """The step that records where all items start and where their work goes."""
 
     def inspect(ctx: StepContext) -> Json:
