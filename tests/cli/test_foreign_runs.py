@@ -320,7 +320,7 @@ def test_without_a_key_a_run_is_made_and_says_that_it_cannot_go_on(
     Path("flow.yaml").write_text("steps: [{shell: 'false'}]\n")
     assert main(["run", "flow.yaml"]) == 1
     said = capsys.readouterr().out
-    assert "note: this run cannot be resumed, since it has no seal: " in said
+    assert "note: this run has no seal, so it cannot be resumed: " in said
     assert main(["resume"]) == 3
     (tmp_path / "me/.ai").unlink()
     (last,) = (line for line in said.splitlines() if line.startswith("  resume "))

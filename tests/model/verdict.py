@@ -116,7 +116,7 @@ class Moment:
         return expect(self.flow, self.items, is_broken, self.world.marked_done)
 
     def questions(self) -> list[str]:
-        """The steps that may run only once, were begun, and whose end is not known."""
+        """The steps that may run at most once, were begun, and whose end is not known."""
         return [
             path
             for path, place in self.places.items()
@@ -248,7 +248,7 @@ def broken_rules(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Re
     ]
 
 
-# ── what may run only once is asked about ────────────────────────────────
+# ── what may run at most once is asked about ────────────────────────────────
 
 
 def _questions(

@@ -162,7 +162,7 @@ def test_a_step_that_may_run_once_is_asked_about_when_it_was_begun_again(
     seen = place.text("seen")
     place.write("ok", "")
     dry = place.plait("resume", run, "--dry-run")
-    assert "may run only once: plait resume asks" in dry.stdout
+    assert "may run at most once: plait resume asks" in dry.stdout
     for flags in ([], ["--accept-changes"]):
         ended = place.plait("resume", run, *flags)
         assert ended.returncode != 0

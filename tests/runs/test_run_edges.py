@@ -235,7 +235,7 @@ def test_a_dry_run_says_of_an_action_whose_check_had_failed_why_it_is_done_again
     check = """printf '{"completion_percentage":50}'"""
     place.run(f"steps:\n  - shell: echo one\n    validate:\n      shell: {check}\n")
     first = place.plait("resume", "--dry-run").stdout.splitlines()[0]
-    assert first.endswith("(again: its step had failed by its check)")
+    assert first.endswith("(again: the check of its step had failed)")
 
 
 @pytest.mark.parametrize("into", ["", " > res.json\n      result_file: res.json"])

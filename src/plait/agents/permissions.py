@@ -34,7 +34,7 @@ class Permissions:
 
     patterns: tuple[str, ...] = ()
     within: Permissions | None = None
-    """The permissions of the agent around."""
+    """The permissions of the agent that called this one; a tool needs both."""
 
     def allow(self, tool_id: str) -> bool:
         wanted = normalize_tool_id(tool_id)

@@ -150,7 +150,7 @@ def _no_action(path: str, kind: str) -> InputError:
 
 def _no_question(path: str) -> InputError:
     return InputError(
-        f"'{path}' needs no answer: --repeat is for a step that may run only once",
+        f"'{path}' needs no answer: --repeat is for a step that may run at most once",
         fix="plait resume runs failed and unfinished steps again, and finished ones if you edit them",
         code="no-question",
     )
@@ -172,7 +172,7 @@ def _is_inside_recorded(journal: Journal, path: str) -> bool:
 
 
 def _is_call(path: str) -> bool:
-    """Is it the path of a tool call that may happen only once?"""
+    """Is it the path of a tool call that runs at most once?"""
     from plait.program.actions.tool import ONCE_CALL
 
     return last_name(path) == ONCE_CALL

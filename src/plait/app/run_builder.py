@@ -86,10 +86,10 @@ def execute_run(
                 run.events.note("", str(finding.problem))
         _note_new_variables(opened, loaded, run)
         if opened.why_unsealed:
-            fix = f"put that right, then plait trust run {opened.id}"
+            fix = f"correct this, then: plait trust run {opened.id}"
             run.events.note(
                 "",
-                f"this run cannot be resumed, since it has no seal: {opened.why_unsealed}; {fix}",
+                f"this run has no seal, so it cannot be resumed: {opened.why_unsealed}; {fix}",
             )
         result = FlowResult(opened.id, "failed")
         try:
@@ -101,7 +101,7 @@ def execute_run(
             with suppress(JournalError):  # the first error says more
                 run.events.close()
             raise
-        except BaseException:  # what was recorded is made safe first, so nothing is hidden
+        except BaseException:  # close the journal first; then the error is raised as it is
             run.events.close()
             raise
         run.events.close()

@@ -201,7 +201,7 @@ def _handle_error(error: Exception) -> int:
         _discard_output()
         why = worse.strerror if isinstance(worse, OSError) else "not enough memory"
         print(
-            f"plait: the machine refuses: {why}\nfix: look at its limits (ulimit -a)",
+            f"plait: the operating system refused: {why}\nfix: look at its limits (ulimit -a)",
             file=sys.stderr,
         )
         return 1

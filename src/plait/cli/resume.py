@@ -43,7 +43,7 @@ def configure(parser: Parser) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="run this step again, although it may run only once and has started (may be repeated)",
+        help="run this step again, although it may run at most once and has started (may be repeated)",
     )
     parser.add_argument(
         "--done",

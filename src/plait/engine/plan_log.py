@@ -95,7 +95,7 @@ class PlanLog:
     def _why_again(self, ctx: StepContext) -> str:
         why = next(_reasons(ctx), "")
         if ctx.path in self._questions:
-            return f"{why}, and may run only once: plait resume asks"
+            return f"{why}, and may run at most once: plait resume asks"
         return why
 
 
@@ -107,13 +107,13 @@ def _reasons(ctx: StepContext) -> Iterator[str]:
     known = journal.step(path)
     if known is None:
         if journal.is_unfinished(path):
-            yield "it was begun, not finished"
+            yield "it was started, not finished"
         return
     if isinstance(known.outcome, Failed):
         was_stopped = known.outcome.failure.message == NO_TIME_LEFT
         yield f"it was {NO_TIME_LEFT}" if was_stopped else "it had failed"
     if not ctx.can_replay and _has_step_failed(ctx, known.number):
-        yield "its step had failed by its check"
+        yield "the check of its step had failed"
     follows = not ctx.can_replay or known.number <= ctx.replay_after
     yield "a step before it is done again" if follows else "its text has changed"
 

@@ -178,7 +178,7 @@ class Replay:
     def require_known_steps(self, parts: Iterable[Step], ctx: StepContext) -> None:
         """Raise an error if a called flow was edited and has lost a step that was done.
 
-        Under another name it would run again, even if it may run only once.  `app/edited_flow.py` asks
+        Under another name it would run again, even if it may run at most once.  `app/edited_flow.py` asks
         the same about the flow of the run.  What is accepted is invalidated, so it is asked once.
         """
         if self.is_first_run or not ctx.can_replay:

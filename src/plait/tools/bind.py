@@ -24,9 +24,7 @@ def bind(call: BindRequest) -> Invocation:
 
 
 class Binding:
-    """A chain and everything around it, waiting for parameters: what none of them decides is
-    known.
-    """
+    """A chain with its environment. It computes once what does not depend on parameters."""
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class Binding:
         config = Config(
             self._chain, params=params, context=context, env=self._env, fixed=self._fixed
         )
-        # What is fixed is fixed on every road: as JSON, as `{name}` and as a variable.
+        # Fixed parameters win in each form: as JSON, as `{name}` and as a variable.
         params = {**params, **self._fixed} if self._fixed else params
         call = self._call(params, context)
         match self._chain.primitive:

@@ -455,7 +455,9 @@ def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
         contents = read_below(dependency.space.root, dependency.relative)
         if contents is None:
             raise InputError(
-                f"{dependency.path} has just gone", fix="run the command again", code="vanished"
+                f"{dependency.path} was removed just now",
+                fix="run the command again",
+                code="vanished",
             )
         data = contents[0]
         stem = os.path.splitext(dependency.relative)[0].removeprefix("tools/")

@@ -55,7 +55,7 @@ FILE_TYPES: Final[Mapping[str, FileType]] = {
 """The files that can be tools, by extension. It is code, so a project cannot change it."""
 EXTENSIONS: Final = tuple(FILE_TYPES)
 DIRECTIVES: Final = "directives"
-"""The folder of a space that holds prompts with what they need, in Markdown."""
+"""The folder of a space with its directives, which are Markdown files."""
 MAX_ID: Final = 200
 
 # The ids of the seed documents resolve to ours, so that their tool files run unchanged.
@@ -111,7 +111,7 @@ class ToolLocation:
         contents = read_below(self.space.root, self.relative)
         if contents is None:
             raise InputError(
-                f"{self.path} has just gone", fix="run the command again", code="vanished"
+                f"{self.path} was removed just now", fix="run the command again", code="vanished"
             )
         return contents
 

@@ -1,9 +1,8 @@
-"""What is wrong with a tool whatever it is called with, and with a call whatever its unknown values
-are.
+"""Find the problems that a tool has with all parameters, and a call with all unknown values.
 
-Nothing is started, trusted or written.  The config of the chain is bound to sample
-parameters, because `bind` is the one place that knows what a config may say.  A problem
-counts only if every sample has it: then no value that is not known is the reason.
+Nothing is started, trusted or written.  The config of the chain is bound to sample parameters,
+because only `bind` knows what a config may contain.  A problem counts only if every sample has it:
+then no unknown value is its cause.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
 
 
 def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json]) -> list[Problem]:
-    """What the binding has against these parameters, of which some are known only to a run."""
+    """The problems of binding these parameters, of which some may be unknown."""
     if chain.primitive == FLOW:
         return []
     properties = _parameter_schemas(chain)

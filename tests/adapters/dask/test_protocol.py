@@ -136,7 +136,7 @@ def test_files_that_are_shipped_are_sent_and_others_are_not(tmp_path: Path) -> N
 REFUSED = [
     # flow                                                       what is said
     ("map: {input: {items: [1]}, steps: [{shell: x, once: true}]}",
-     "step 'x' (map/item:*/0) may run only once, and a worker that dies is replaced\n"
+     "step 'x' (map/item:*/0) may run at most once, and a worker that dies is replaced\n"
      "fix: run the flow with --backend local, or let the step run in reduce"),
     ("limits: {turns: 3}\nmap: {input: {items: [1]}, steps: [{shell: x}]}",
      "a flow with hooks or limits cannot run on a cluster: they are kept in one process\n"

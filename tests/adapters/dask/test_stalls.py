@@ -153,7 +153,7 @@ def test_a_run_that_waits_for_who_never_answers_can_be_stopped(tmp_path: Path) -
 REFUSED = [
     (
         "map: {input: {items: [1]}, steps: [{id: pay, shell: 'true', once: true}]}",
-        "may run only once",
+        "may run at most once",
     ),
     ("limits: {steps: 5}\nmap: {input: {items: [1]}, steps: [{shell: 'true'}]}", "hooks or limits"),
 ]

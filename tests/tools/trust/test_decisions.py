@@ -463,7 +463,7 @@ def test_a_content_only_signature_counts_as_none(world: World) -> None:
     rye = world.write("project", "team/report", item.data.replace(b"plait:signed", b"rye:signed"))
     verdict = world.trust().decide(rye)
     assert (verdict.allowed, verdict.code) == (False, "content-only")
-    assert verdict.why == "its signature (rye) speaks for its content alone, not for its id"
+    assert verdict.why == "its signature (rye) covers only its content, not its id"
     world.store.trust_project(str(world.project), origin="plait trust")
     assert world.trust().decide(rye).by == "project"
 

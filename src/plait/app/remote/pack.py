@@ -62,7 +62,7 @@ def _problems(loaded: LoadedFlow, map_step: Map) -> Iterator[Problem]:
     for path, step in iter_steps(map_step):
         if step.policy.at_most_once:
             what = (
-                f"step '{step.title}' ({path}) may run only once, and a worker that dies is "
+                f"step '{step.title}' ({path}) may run at most once, and a worker that dies is "
                 "replaced"
             )
             more = f"{fix}, or let the step run in reduce"

@@ -367,7 +367,7 @@ class Trust:
         if signature is None:
             return _doubtful(item, None, "unsigned", "it is not signed")
         if signature.content_only:
-            why = "its signature (rye) speaks for its content alone, not for its id"
+            why = "its signature (rye) covers only its content, not its id"
             return _doubtful(item, signature, "content-only", why)
         known = self.store.key_of_machine if self._foreign else self.store.key
         key = known(signature.fingerprint)

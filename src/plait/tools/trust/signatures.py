@@ -272,7 +272,7 @@ def verify(
     """Raise TrustError unless this key signed these bytes for this id and kind."""
     if signature.content_only:
         raise TrustError(
-            "its signature (rye) speaks for the content alone, not for id, kind and time",
+            "its signature (rye) covers only the content, not the id, the kind and the time",
             fix="sign it with 'plait sign'",
             code="content-only",
         )
