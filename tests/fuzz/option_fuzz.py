@@ -196,7 +196,7 @@ def _arguments(
     script = bind(
         plan(pieces, DIALECTS[shell], Source("t", "x")),
         [values[number] for number in numbers],
-        trusted=[True] * len(numbers),
+        trusted=lambda _: True,
     )
     env = {"PATH": f"{folder}:/usr/bin:/bin", "RECORD": str(record), **script.env}
     subprocess.run(

@@ -117,12 +117,12 @@ def _least(value: Json) -> Json:
 
 def text(value: Json) -> str:
     """The text form of a value, secrets masked."""
-    return _text(value, _mask)
+    return value if value.__class__ is str else _text(value, _mask)
 
 
 def reveal_text(value: Json) -> str:
     """The text form with secrets in clear: for sinks that hand it to a process or server."""
-    return _text(value, Secret.reveal)
+    return value if value.__class__ is str else _text(value, Secret.reveal)
 
 
 def json_text(value: Json, *, reveal: bool = False) -> str:

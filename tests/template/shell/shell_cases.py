@@ -31,4 +31,4 @@ def planned(template: str, dialect: Dialect = "sh") -> Plan:
 def bound(
     template: str, *values: Json, dialect: Dialect = "sh", trusted: bool = False
 ) -> BoundScript:
-    return bind(planned(template, dialect), values, trusted=[trusted] * len(values))
+    return bind(planned(template, dialect), values, trusted=lambda _: trusted)

@@ -249,7 +249,7 @@ def test_a_second_placeholder_is_looked_at_when_the_first_is_empty() -> None:
 def test_trusted_values_may_start_with_a_dash() -> None:
     bound("rm ${x}", "-rf", trusted=True)
     with pytest.raises(ValueRefusedError) as refused:
-        bind(planned("rm ${x} ${y}"), ["-a", "-b"], trusted=[True, False])
+        bind(planned("rm ${x} ${y}"), ["-a", "-b"], trusted=[True, False].__getitem__)
     assert len(refused.value.problems) == 1
 
 

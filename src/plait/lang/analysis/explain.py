@@ -268,7 +268,7 @@ def _bind_field(
     try:
         planned = plan(pieces, "sh", leaf.source)
         shown = bind(
-            planned, [value for value, _ in values], trusted=[not given for _, given in values]
+            planned, [value for value, _ in values], trusted=lambda index: not values[index][1]
         ).shown
     except PlaitError as error:
         return places, None, list(error.problems)

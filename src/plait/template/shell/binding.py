@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from plait.core.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
-from plait.core.hints import Final
+from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, Unknown, reveal_text, text
@@ -39,6 +39,7 @@ from plait.template.shell.options import (
     Given,
     Value,
     Variables,
+    has_sign,
     values_as_options,
     variable_names,
 )
@@ -51,27 +52,36 @@ _LONGEST_CHARACTER: Final = 4
 """Bytes of one character at most."""
 
 Lexer = Callable[[Sequence[Piece], Dialect], ScriptAnalysis]
+Trusted = Callable[[int], bool]
+"""May the value with this index be an option, since the author alone decides it?"""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundSlot:
-    """A slot, and what the shell reads there."""
+    """A slot, and what the shell reads there: all that does not depend on its value."""
 
     number: int
+    at: int
+    """Its index among the parts of the script."""
     slot: ValueSlot
     place: SlotContext
-
-    @property
-    def variable(self) -> str:
-        """The name of the variable for its value, without its stem."""
-        return str(self.slot.index + 1)
+    variable: str
+    """The name of the variable for its value, without its stem."""
+    is_passed: bool
+    """Does the shell get the value?  In a comment it does not."""
+    spreads: bool
+    """Does each element of a list become a word of its own?"""
+    quote: Callable[[str], str]
+    """How people see a value at this place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A script that may be bound to values, whatever they are."""
 
-    parts: tuple[str | BoundSlot, ...]
+    texts: tuple[str, ...]
+    """Its parts, and empty text where a slot is."""
+    slots: tuple[BoundSlot, ...]
     source: Source
     variable: str
     """How the generated variables start; no such name occurs in the script."""
@@ -87,10 +97,6 @@ class Plan:
     """What the shell is given for all values that fit into the environment and become one word
     each.
     """
-
-    @property
-    def slots(self) -> Iterator[BoundSlot]:
-        return (part for part in self.parts if isinstance(part, BoundSlot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,8 @@ def plan(
         )
     lexed = checked.lexed
     return Plan(
-        checked.parts,
+        checked.texts,
+        checked.slots,
         source,
         checked.variable,
         checked.carrier,
@@ -145,7 +152,8 @@ class _Checked:
 
     lexed: ScriptAnalysis
     refusals: tuple[Refusal, ...]
-    parts: tuple[str | BoundSlot, ...]
+    texts: tuple[str, ...]
+    slots: tuple[BoundSlot, ...]
     variable: str
     carrier: str
     script: str | None
@@ -157,34 +165,49 @@ def _check_script(pieces: Sequence[Piece], dialect: Dialect) -> _Checked:
 
 
 def _check(pieces: Sequence[Piece], lexed: ScriptAnalysis) -> _Checked:
-    slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
+    slots = [(at, piece) for at, piece in enumerate(pieces) if isinstance(piece, ValueSlot)]
     if len(lexed.places) != len(slots):
         raise InternalError("the shell lexer lost a slot", code="lexer")
-    bound_slots = (
-        BoundSlot(number, slot, lexed.places[number]) for number, slot in enumerate(slots)
+    bound_slots = tuple(
+        _bound_slot(number, at, slot, lexed.places[number])
+        for number, (at, slot) in enumerate(slots)
     )
-    parts = tuple(next(bound_slots) if isinstance(piece, ValueSlot) else piece for piece in pieces)
-    written = "".join(piece for piece in pieces if isinstance(piece, str)).replace("\\\n", "")
+    texts = tuple("" if isinstance(piece, ValueSlot) else piece for piece in pieces)
+    written = "".join(texts).replace("\\\n", "")
     variable, carrier = _free_name("__p", written), _free_name("PLAIT_", written)
     return _Checked(
         lexed,
         lexed.refusals or tuple(_contradictions(pieces, lexed.places)),
-        parts,
+        texts,
+        bound_slots,
         variable,
         carrier,
-        _usual_script(parts, variable, carrier),
+        _usual_script(texts, bound_slots, variable, carrier),
     )
 
 
-def _usual_script(parts: Sequence[str | BoundSlot], variable: str, carrier: str) -> str | None:
-    bound_slots = [part for part in parts if isinstance(part, BoundSlot)]
-    if any(bound.slot.raw for bound in bound_slots):
+def _bound_slot(number: int, at: int, slot: ValueSlot, place: SlotContext) -> BoundSlot:
+    return BoundSlot(
+        number,
+        at,
+        slot,
+        place,
+        str(slot.index + 1),
+        is_passed=slot.raw or place.state != "comment",
+        spreads=place.spread and place.state == "bare" and not slot.raw,
+        quote=_QUOTING[place.state],
+    )
+
+
+def _usual_script(
+    texts: Sequence[str], slots: Sequence[BoundSlot], variable: str, carrier: str
+) -> str | None:
+    if any(bound.slot.raw for bound in slots):
         return None
-    passed = [bound.variable for bound in bound_slots if bound.place.state != "comment"]
-    emitted = [
-        part if isinstance(part, str) else _reference(part, [part.variable], variable)
-        for part in parts
-    ]
+    passed = [bound.variable for bound in slots if bound.is_passed]
+    emitted = list(texts)
+    for bound in slots:
+        emitted[bound.at] = _reference(bound, [bound.variable], variable)
     return _prelude(variable, carrier, passed, {}) + "".join(emitted)
 
 
@@ -192,7 +215,7 @@ def bind(
     plan: Plan,
     values: Sequence[Json],
     *,
-    trusted: Sequence[bool] = (),
+    trusted: Trusted | None = None,
     variables: Variables | None = None,
     source: Source | None = None,
 ) -> BoundScript:
@@ -202,71 +225,67 @@ def bind(
     environment.  `source` is where to show refused values, if the plan was made from another copy
     of the text.
     """
-    parts = [part if isinstance(part, str) else _fill_slot(part, values) for part in plan.parts]
-    filled = [part for part in parts if isinstance(part, _Filled)]
+    # A map binds a script for each item: what does not depend on the values is in the plan.
+    filled = [_fill_slot(bound, values) for bound in plan.slots]
     _require_safe_values(plan, filled, trusted, variables, source or plan.source)
-    carried = {
-        name: passed
-        for each in filled
-        if not each.bound.slot.raw
-        for name, passed in zip(each.names, each.texts, strict=False)  # a comment has no text
-    }
-    in_file = _too_large(carried)
-    env = {plan.carrier + name: value for name, value in carried.items() if name not in in_file}
+    carried: dict[str, str] = {}
+    secrets: list[str] = []
+    shown = list(plan.texts)
     script = plan.script
-    if script is None or in_file or any(_spreads(each.bound, each.value) for each in filled):
-        emitted = [
-            part if isinstance(part, str) else _slot_code(part, plan.variable) for part in parts
-        ]
+    for each in filled:
+        bound = each.bound
+        shown[bound.at] = _display_slot(each)
+        if each.spreads:
+            script = None
+        for name, item, passed in each.words:
+            if not bound.slot.raw:
+                carried[name] = passed
+            if item.__class__ is not str and holds_secret(item):
+                secrets.append(passed)
+    in_file = _too_large(carried)
+    if script is None or in_file:
+        emitted = list(plan.texts)
+        for each in filled:
+            emitted[each.bound.at] = _slot_code(each, plan.variable)
         script = _prelude(plan.variable, plan.carrier, list(carried), in_file) + "".join(emitted)
-    shown = [part if isinstance(part, str) else _display_slot(part) for part in parts]
     return BoundScript(
-        script=script,
-        env=env,
-        files=((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
-        shown="".join(shown),
-        secrets=tuple(
-            text
-            for each in filled
-            for item, text in zip(each.items, each.texts, strict=False)
-            if item.__class__ is not str and holds_secret(item)
-        ),
+        script,
+        {plan.carrier + name: value for name, value in carried.items() if name not in in_file},
+        ((plan.carrier + "FILE", b"".join(in_file.values())),) if in_file else (),
+        "".join(shown),
+        tuple(secrets),
     )
+
+
+_Word: TypeAlias = tuple[str, Json, str]
+"""What one variable passes: its name, without the stem; an item; the text of that, in clear."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A slot with its value; a list that spreads has a name and a text for each element."""
+    """A slot with its value, and the words that the shell gets of it."""
 
     bound: BoundSlot
     value: Json
-    names: Sequence[str]
-    """Of the variables, without their stem."""
-    items: Sequence[Json]
-    texts: Sequence[str]
-    """The items in clear; none in a comment, where nothing is passed."""
+    spreads: bool
+    """The value is a list, and each element is a word."""
+    words: Sequence[_Word]
+    """None in a comment, where nothing is passed."""
 
 
 def _fill_slot(bound: BoundSlot, values: Sequence[Json]) -> _Filled:
-    slot, place = bound.slot, bound.place
-    if slot.index >= len(values):
+    index, name = bound.slot.index, bound.variable
+    if index >= len(values):
         raise InternalError("a slot of the script has no value", code="lexer")
-    value = values[slot.index]
-    name = bound.variable
-    if _spreads(bound, value):
-        names = [f"{name}_{position}" for position in range(1, len(value) + 1)]
-        return _Filled(bound, value, names, value, [reveal_text(item) for item in value])
-    passed = slot.raw or place.state != "comment"
-    return _Filled(bound, value, (name,), (value,), (reveal_text(value),) if passed else ())
-
-
-def _spreads(bound: BoundSlot, value: Json) -> bool:
-    """Does each element of a list become a word of its own?"""
-    return (
-        isinstance(value, list)
-        and bound.place.spread
-        and bound.place.state == "bare"
-        and not bound.slot.raw
+    value = values[index]
+    if bound.spreads and isinstance(value, list):
+        words = [
+            (f"{name}_{position}", item, reveal_text(item))
+            for position, item in enumerate(value, start=1)
+        ]
+        return _Filled(bound, value, True, words)
+    return _Filled(
+        bound, value, False, ((name, value, reveal_text(value)),) if bound.is_passed else ()
     )
 
 
@@ -330,61 +349,78 @@ _LARGEST_INTEGER: Final = 2**63 - 1
 def _require_safe_values(
     plan: Plan,
     filled: Sequence[_Filled],
-    trusted: Sequence[bool],
+    trusted: Trusted | None,
     variables: Variables | None,
     source: Source,
 ) -> None:
     problems: list[Problem] = []
-    values: dict[int, Value] = {}
+    checked: list[_Filled] = []
+    texts: list[str] = []
     for each in filled:
-        bound, slot = each.bound, each.bound.slot
-        if bound.place.state == "comment" and not slot.raw:
-            continue
-        if isinstance(each.value, Unknown):
-            continue  # this does not run, and the value may turn out well
-        trust = slot.option or (slot.index < len(trusted) and trusted[slot.index])
-        values[bound.number] = Value(
-            each.texts, _spreads(bound, each.value), trust, slot.start, slot.end
-        )
-        for what, fix, code in _unacceptable(each):
-            problems.append(Problem(what, Span(source, slot.start, slot.end), fix, code=code))
-    for option in values_as_options(plan.commands, plan.given, values, variables):
-        place = Span(source, option.start, option.end)
-        problems.append(Problem(OPTION_LIKE, place, option.fix, code="option-like"))
+        # A value that is not passed is not looked at, nor an unknown one, which may turn out well.
+        if each.bound.is_passed and each.value.__class__ is not Unknown:
+            checked.append(each)
+            texts += [passed for _, _, passed in each.words]
+            for what, fix, code in _unacceptable(each):
+                slot = each.bound.slot
+                problems.append(Problem(what, Span(source, slot.start, slot.end), fix, code=code))
+    if has_sign(texts, plan.given) or (variables and any(map(variables, plan.variables))):
+        values = {each.bound.number: _option_value(each, trusted) for each in checked}
+        for option in values_as_options(plan.commands, plan.given, values, variables):
+            place = Span(source, option.start, option.end)
+            problems.append(Problem(OPTION_LIKE, place, option.fix, code="option-like"))
     if problems:
         raise ValueRefusedError.together(problems)
 
 
-def _unacceptable(filled: _Filled) -> Iterator[tuple[str, str, str]]:
+def _option_value(filled: _Filled, trusted: Trusted | None) -> Value:
+    slot = filled.bound.slot
+    trust = slot.option or (trusted is not None and trusted(slot.index))
+    texts = [passed for _, _, passed in filled.words]
+    return Value(texts, filled.spreads, trust, slot.start, slot.end)
+
+
+def _unacceptable(filled: _Filled) -> list[tuple[str, str, str]]:
     """What is wrong with a value at this place: what, fix, code."""
-    bound, value, texts = filled.bound, filled.value, filled.texts
-    if any("\0" in each for each in texts):
-        yield (
-            "a value for the shell cannot hold NUL",
-            "pass it through a file or standard input",
-            "nul",
-        )
-    if not all(map(_has_bytes, texts)):
-        yield (
-            "a value for the shell holds half of a surrogate pair, which no bytes stand for",
-            "correct where it comes from: it was cut in the middle of a character",
-            "no-bytes",
-        )
-    if bound.slot.raw:
-        return
-    if (bound.place.state == "arithmetic" or bound.place.integer) and not _is_integer(value):
-        yield (
-            "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 "
-            "bits",
-            "give it an integer; compare text with [ ${a} = ${b} ]",
-            "not-an-integer",
-        )
-    if bound.place.alone and isinstance(value, list):
-        yield (
-            "a list cannot stand here: its elements would become words that mean something else",
-            "put it into double quotes to pass its text, or use one element",
-            "list-not-possible",
-        )
+    slot, place, value = filled.bound.slot, filled.bound.place, filled.value
+    has_nul, has_bytes = False, True
+    for _, _, passed in filled.words:
+        has_nul = has_nul or "\0" in passed
+        has_bytes = has_bytes and (passed.isascii() or _has_bytes(passed))
+    found = []
+    if has_nul:
+        found.append(_NUL)
+    if not has_bytes:
+        found.append(_NO_BYTES)
+    if slot.raw:
+        return found
+    if (place.integer or place.state == "arithmetic") and not _is_integer(value):
+        found.append(_NOT_AN_INTEGER)
+    if place.alone and isinstance(value, list):
+        found.append(_LIST_NOT_POSSIBLE)
+    return found
+
+
+_NUL: Final = (
+    "a value for the shell cannot hold NUL",
+    "pass it through a file or standard input",
+    "nul",
+)
+_NO_BYTES: Final = (
+    "a value for the shell holds half of a surrogate pair, which no bytes stand for",
+    "correct where it comes from: it was cut in the middle of a character",
+    "no-bytes",
+)
+_NOT_AN_INTEGER: Final = (
+    "only an integer can stand in arithmetic, in decimal, without leading zeros, within 64 bits",
+    "give it an integer; compare text with [ ${a} = ${b} ]",
+    "not-an-integer",
+)
+_LIST_NOT_POSSIBLE: Final = (
+    "a list cannot stand here: its elements would become words that mean something else",
+    "put it into double quotes to pass its text, or use one element",
+    "list-not-possible",
+)
 
 
 def _is_integer(value: Json) -> bool:
@@ -398,8 +434,6 @@ def _is_integer(value: Json) -> bool:
 
 
 def _has_bytes(item: str) -> bool:
-    if item.isascii():
-        return True
     try:
         _bytes(item)
     except UnicodeEncodeError:
@@ -431,8 +465,11 @@ _EMITTED: Final[dict[State, str]] = {
 
 def _slot_code(filled: _Filled, stem: str) -> str:
     if filled.bound.slot.raw:
-        return filled.texts[0]
-    return _reference(filled.bound, filled.names, stem)
+        [(_, _, passed)] = filled.words
+        return passed
+    # A value in a comment has no words, and its place no text.
+    names = [name for name, _, _ in filled.words]
+    return _reference(filled.bound, names, stem)
 
 
 def _reference(bound: BoundSlot, names: Sequence[str], stem: str) -> str:
@@ -495,10 +532,10 @@ def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Ite
 
 
 def _display_slot(filled: _Filled) -> str:
-    if filled.bound.slot.raw or isinstance(filled.value, Unknown):
+    if filled.bound.slot.raw or filled.value.__class__ is Unknown:
         return text(filled.value)
-    quoted = _QUOTING[filled.bound.place.state]
-    return " ".join([quoted(text(item)) for item in filled.items])
+    quote = filled.bound.quote
+    return " ".join([quote(text(item)) for _, item, _ in filled.words])
 
 
 def _escaping(characters: str) -> Callable[[str], str]:

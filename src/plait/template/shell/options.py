@@ -64,9 +64,7 @@ def values_as_options(
 ) -> list[OptionLike]:
     """The values among these that a program would read as options, by their numbers."""
     reading = _Reading(values, dict(given), variables)
-    # Nearly always nothing begins with a sign, and there is nothing to ask.
-    sign = _SIGN_OF_WORD if given else _SIGN
-    is_risky = any(_is_risky(value, sign) for value in values.values())
+    is_risky = any(not value.trusted and has_sign(value.texts, given) for value in values.values())
     if not is_risky and (
         variables is None or not any(map(variables, variable_names(commands, given)))
     ):
@@ -83,11 +81,15 @@ def variable_names(commands: Sequence[Command], given: Given = ()) -> frozenset[
     )
 
 
-def _is_risky(value: Value, sign: re.Pattern[str]) -> bool:
-    return not value.trusted and any(map(sign.search, value.texts))
+def has_sign(texts: Sequence[str], given: Given) -> bool:
+    """Does a text begin with a sign?  Nearly always none does, and there is nothing to ask.
+
+    If the script gives texts to its variables, each word of a text counts.
+    """
+    return any(map(_SIGN_OF_WORD.search if given else _SIGN.match, texts))
 
 
-_SIGN: Final = re.compile(r"\A[-+]")
+_SIGN: Final = re.compile(r"[-+]")
 _SIGN_OF_WORD: Final = re.compile(r"(?:\A|[ \t\n])[-+]")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _MOST_BITS: Final = 64

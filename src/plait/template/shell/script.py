@@ -27,9 +27,8 @@ from plait.template.nodes import (
     Placeholder,
     Text,
 )
-from plait.template.profiles import Profile
 from plait.template.program import Lookup, PlacedValue, Program
-from plait.template.shell.binding import BoundScript, Plan, bind, plan
+from plait.template.shell.binding import BoundScript, Plan, Trusted, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot, analyse
 from plait.template.shell.script_names import (
     as_expansion,
@@ -56,10 +55,10 @@ def bind_shell(
     lookup = template.lookup(values, env)
     script = parse_script(template, dialect, lookup.names)
     pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
-    placed = [piece for piece in pieces if isinstance(piece, PlacedValue)]
+    placed = [piece for piece in pieces if piece.__class__ is PlacedValue]
     planned = script.plan(tuple([piece.__class__ is not str for piece in pieces]))
-    trusted = [is_author_placeholder(piece.placeholder, lookup, of_author=True) for piece in placed]
     variables = _variables(lookup) if planned.variables else None
+    trusted = _trusted(placed, lookup)
     return bind(planned, [piece.value for piece in placed], trusted=trusted, variables=variables)
 
 
@@ -76,10 +75,15 @@ def bind_pieces(
         piece if isinstance(piece, str) else make_slot(piece.placeholder, next(numbers))
         for piece in pieces
     ]
-    trusted = [is_author_placeholder(piece.placeholder, lookup, of_author=True) for piece in placed]
+    trusted = _trusted(placed, lookup)
     variables = None if lookup is None else _variables(lookup)
     values = [piece.value for piece in placed]
     return bind(plan(slots, dialect, source), values, trusted=trusted, variables=variables)
+
+
+def _trusted(placed: Sequence[PlacedValue], lookup: Lookup | None) -> Trusted:
+    """Few values look like an option, so where one comes from is found only when it is asked."""
+    return lambda index: is_author_placeholder(placed[index].placeholder, lookup, of_author=True)
 
 
 def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
@@ -100,7 +104,7 @@ def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
 
 def parse_script(template: Template, dialect: Dialect, names: Container[str]) -> Script:
     """A template as a script, where these names are known."""
-    read = _read(template.leaf, template.profile, dialect)
+    read = _read(template.leaf, dialect)
     if not read.defaulted:
         return read.script
     return read.with_expansions(
@@ -111,10 +115,8 @@ def parse_script(template: Template, dialect: Dialect, names: Container[str]) ->
 class Script:
     """A template without the placeholders that the shell expands."""
 
-    def __init__(
-        self, leaf: Leaf, profile: Profile, assigned: frozenset[str], dialect: Dialect
-    ) -> None:
-        self.template = Template(leaf, profile)
+    def __init__(self, leaf: Leaf, assigned: frozenset[str], dialect: Dialect) -> None:
+        self.template = Template(leaf, leaf.program.profile)
         self.assigned = assigned
         """Variables that the script sets itself: `${x}` of them is never missing."""
         self._leaf = leaf
@@ -159,15 +161,15 @@ def make_slot(placeholder: Placeholder | FilledPlaceholder, index: int) -> Value
 class _Read:
     """The part of a script's analysis that depends on no name."""
 
-    def __init__(self, leaf: Leaf, profile: Profile, dialect: Dialect) -> None:
+    def __init__(self, leaf: Leaf, dialect: Dialect) -> None:
         read = read_names(leaf.program.parts, leaf.source, dialect)
         assigned = read.assigned
         if read.own_placeholders:
             leaf = _with_parts(
                 leaf, tuple(restore_source(leaf.program.parts, leaf.source, read.own_placeholders))
             )
-        self._leaf, self._profile, self._dialect = leaf, profile, dialect
-        self.script = Script(leaf, profile, assigned, dialect)
+        self._leaf, self._dialect = leaf, dialect
+        self.script = Script(leaf, assigned, dialect)
         self.defaulted = tuple(
             (part.start, name)
             for part in leaf.program.parts
@@ -185,7 +187,7 @@ class _Read:
             if len(self._expanded) >= MOST_PLANS:
                 self._expanded = {frozenset(): self.script}
             leaf = _with_parts(self._leaf, self._with_expansions(starts))
-            known = Script(leaf, self._profile, self.script.assigned, self._dialect)
+            known = Script(leaf, self.script.assigned, self._dialect)
             self._expanded[starts] = known
         return known
 
