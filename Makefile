@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check interpreters format lint types fuzz attack crash bench compare figures docs-examples clean
+.PHONY: help demo test check interpreters format lint types fuzz attack crash bench compare figures docs-examples wheels clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ figures: $(STAMP) ## print how the code reads, in figures
 
 docs-examples: $(STAMP) ## run the examples of the documentation
 	@$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+wheels: $(STAMP) ## build the source and the wheels into dist, install each and run a flow with it
+	@$(BIN)/python tests/wheels.py
 
 clean: ## remove the environment, caches and built files
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,72 +1,142 @@
 """Compiles the two parts that are not Python, where there is a C compiler for them.
 
-They make a map faster and change nothing else (decisions 22 and 23), so a machine without a
-compiler, or with another C library, gets the package without them.
+They make a map faster and change nothing else (decisions 22 and 23). So a machine without a
+compiler, or with one that fails, gets the package without them: a wheel for any machine.
+`PLAIT_PURE=1` asks for that wheel.
+
+A wheel is built beside the checkout, so it takes nothing away from an editable installation.  The
+latter has its parts in the checkout itself.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import platform_tags
 
-FOLDER = os.path.join("src", "plait", "adapters", "process")
-VERSION = 2
-"""Of the guardian's protocol, as in guardian.py."""
-PARTS = {
-    # source: what is made of it, and how
-    "guardian.c": (f"plait-guardian-{VERSION}", ("-std=c11",), ()),
-    "warm.c": ("libwarm.so", ("-shared", "-fPIC", "-fvisibility=hidden"), ("-ldl",)),
-}
-FLAGS = ("-O2", "-Wall", "-Wextra")
+PURE = "PLAIT_PURE"
+"""If this variable is set, nothing is compiled."""
+FOLDER = Path("plait", "adapters", "process")
+FLAGS = ("-O2", "-Wall", "-Wextra", "-s")
+LIBRARY = "libwarm.so"
+USAGE_ERROR = 64
+"""Exit code of a guardian without arguments."""
+LONGEST = 300
+"""Seconds that a compiler may take."""
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        made = [part for source in PARTS if (part := compile_part(self.root, source)) is not None]
-        if not made:
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        sources = Path(self.root, "src") / FOLDER
+        if version == "editable":
+            make_parts(sources, sources)
             return
-        build_data["artifacts"] += [f"/{part}" for part in made]
-        build_data["pure_python"] = False
-        # Any Python will do, but not any machine.
-        build_data["tag"] = (
-            f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-        )
+        self.made = tempfile.TemporaryDirectory(prefix="plait-build-")
+        parts = make_parts(sources, Path(self.made.name))
+        if parts:
+            for part in parts:
+                build_data["force_include"][str(part)] = str(FOLDER / part.name)
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{platform_tag(parts)}"
+
+    def finalize(self, version: str, *_: object) -> None:
+        if version != "editable":
+            self.made.cleanup()
 
 
-def compile_part(root: str, source: str) -> str | None:
-    """Compile a part; return its path.  It takes the place of an older one at once: a run may use
-    that.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    name, flags, libraries = PARTS[source]
-    part = os.path.join(FOLDER, name)
-    made, new = os.path.join(root, part), os.path.join(root, f"{part}.{os.getpid()}")
-    command = [
-        *shlex.split(os.environ.get("CC", "cc")),
-        *FLAGS,
-        *flags,
-        "-o",
-        new,
-        os.path.join(root, FOLDER, source),
-        *libraries,
-    ]
+def make_parts(sources: Path, folder: Path) -> list[Path]:
+    """Compile the parts into the folder; returns their paths.  A part that fails leaves none there."""
+    guardian, library = folder / guardian_name(sources), folder / LIBRARY
+    parts: list[Path] = []
+    if os.environ.get(PURE):
+        print(f"plait: {PURE} is set, so the guardian is not compiled", file=sys.stderr)
+    elif not sys.platform.startswith("linux"):
+        print("plait: the guardian is compiled on Linux only", file=sys.stderr)
+    elif compile_part(sources / "guardian.c", guardian, "-std=c11"):
+        parts.append(guardian)
+        # Only the compiled guardian uses it.
+        if compile_part(
+            sources / "warm.c", library, "-shared", "-fPIC", "-fvisibility=hidden", "-ldl"
+        ):
+            parts.append(library)
+    for part in (guardian, library):
+        if part not in parts:
+            part.unlink(missing_ok=True)
+    if guardian not in parts:
+        print("plait: without it the guardian in Python serves: maps are slower", file=sys.stderr)
+    return parts
+
+
+def guardian_name(sources: Path) -> str:
+    """It ends with the version of the protocol, which guardian.py has."""
+    found = re.search(
+        r"^VERSION: Final = (\d+)$", (sources / "guardian.py").read_text("utf-8"), re.M
+    )
+    assert found is not None
+    return f"plait-guardian-{found[1]}"
+
+
+def compile_part(source: Path, part: Path, *flags: str) -> bool:
+    """Compile a part.  It takes the place of an older one at once: a run may use that."""
+    new = part.with_name(f"{part.name}.{os.getpid()}")
     try:
-        subprocess.run(command, check=True, capture_output=True)
-        os.replace(new, made)
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = getattr(error, "stderr", b"") or str(error).encode()
-        print(
-            f"plait: without {name}: {why.decode(errors='replace').strip()[:500]}", file=sys.stderr
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+        # Libraries stand after the source that needs them.
+        command = [*compiler, *FLAGS, "-o", str(new), str(source), *flags]
+        subprocess.run(
+            command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=LONGEST
         )
-        for left in (new, made):
-            if os.path.exists(left):
-                os.remove(left)
-        return None
-    return part
+        require_program(new)
+        os.replace(new, part)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+        why = printed or (
+            f"'{shlex.join(compiler)}' ended with {error.returncode}"
+            if isinstance(error, subprocess.CalledProcessError)
+            else str(error)
+        )
+        print(f"plait: {source.name} was not compiled: {why[:500]}", file=sys.stderr)
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    return True
+
+
+def require_program(part: Path) -> None:
+    """Not every compiler that reports success has made a program that starts on this machine."""
+    if not part.exists() or part.read_bytes()[:4] != b"\x7fELF":
+        raise ValueError("the compiler made no program")
+    if not part.name.startswith(LIBRARY):
+        code = subprocess.run(
+            [part], capture_output=True, stdin=subprocess.DEVNULL, timeout=LONGEST, check=False
+        ).returncode
+        if code != USAGE_ERROR:
+            raise ValueError(f"the compiled program ended with {code} instead of {USAGE_ERROR}")
+
+
+def platform_tag(parts: list[Path]) -> str:
+    """The machine, and the oldest GNU C library with which the parts start.
+
+    With another C library, or an older one, an installer then takes the wheel for any machine.
+    """
+    plain = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    found = {
+        (int(major), int(minor))
+        for part in parts
+        for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", part.read_bytes())
+    }
+    if not found:
+        return plain
+    major, minor = max(found)
+    tag = plain.replace("linux", f"manylinux_{major}_{minor}", 1)
+    # This Python may itself use another C library: it has to install what is built for it.
+    return tag if tag in set(platform_tags()) else plain

@@ -31,7 +31,12 @@ ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".venv" / "interpreters"
 CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 # What an environment is made from; when one of them changes, it is made anew.
-SOURCES = ("pyproject.toml", "hatch_build.py", "src/plait/adapters/process/warm.c")
+SOURCES = (
+    "pyproject.toml",
+    "hatch_build.py",
+    "src/plait/adapters/process/guardian.c",
+    "src/plait/adapters/process/warm.c",
+)
 UV = (sys.executable, "-m", "uv", "--quiet")
 
 

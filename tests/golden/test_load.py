@@ -21,7 +21,7 @@ ROOM = 1.03
 
 LOADED = [
     # command                                                        modules, nodes of their syntax trees
-    (["--version"],                                                    2,   1446),
+    (["--version"],                                                    2,   1480),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,  37520),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              60, 105780),
     (["run", "flow.yaml"],                                           176, 274540),

@@ -66,9 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _ensure_streams()
     if arguments[:1] in (["--version"], ["-V"]):
-        from plait import __version__
-
-        return run_to_exit_code(lambda: _print(f"plait {__version__}\n"))
+        return run_to_exit_code(lambda: _print_version(*arguments[1:2]))
     return run_to_exit_code(lambda: _run(arguments))
 
 
@@ -158,6 +156,17 @@ def _overview() -> str:
     rows = [f"  plait {name:<9} {what}\n" for name, what in COMMANDS.items()]
     rows.append(f"  plait {'help':<9} this page; plait help COMMAND for examples and options\n")
     return "Commands:\n" + "".join(rows) + "\n" + (__doc__ or "").split("\n\n")[1] + "\n"
+
+
+def _print_version(option: str = "") -> int:
+    from plait import __version__
+
+    _print(f"plait {__version__}\n")
+    if option in ("--verbose", "-v"):
+        from plait.app.installation import facts
+
+        _print(facts())
+    return 0
 
 
 def _print(text: str) -> int:

@@ -318,7 +318,7 @@ def test_a_guardian_of_another_version_is_not_used(
     broken.chmod(0o755)
     warnings: list[str] = []
     monkeypatch.setattr(guardian_client, "COMPILED", str(broken))
-    monkeypatch.setattr(guardian_client, "_COMPILED_WORKS", True)
+    monkeypatch.setattr(guardian_client, "_COMPILED_PROBLEM", None)
     monkeypatch.delenv(guardian_client.NO_COMPILED, raising=False)
     with guardian_client.listening(warnings.append):
         keeper = guardian_client._start_guardian(False)

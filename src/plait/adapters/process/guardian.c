@@ -4,7 +4,8 @@
  * serves where this program was not compiled.  Both pass the same tests.  Only this one uses
  * prestarted shells (warm.c).
  *
- *   request socket (fd 3)   CHANNEL and the descriptor of one; END_ALL; closing it ends all jobs
+ *   request socket (fd 3)   CHANNEL and the descriptor of one; END_ALL; closing it ends all jobs; READY
+ *                           goes out once
  *   channel                 orders and commands come in, reports go out; a channel has many jobs
  *
  * One thread, one epoll loop.  Reports of one turn of the loop are sent together.  The guardian reads
@@ -42,12 +43,13 @@
 
 /* ── the protocol: the same numbers are in guardian.py ─────────────────────────────────────────── */
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 enum { REQUEST_FD = 3, FIRST_FILE = 64, MAX_DESCRIPTORS = 253, MARK_BITS = 32, MOST_STOPS = 100 };
 enum { NO_INPUT = 1, CAPTURE = 2 };                      /* flags of an order */
 enum { NO_DIRECTORY = 4 };                               /* flag of REFUSED */
 #define CHANNEL 'L'
 #define END_ALL 'A'
+#define READY 'R'
 #define JOB 'J'
 #define END 'E'
 #define SIGNAL 'S'
@@ -1568,6 +1570,7 @@ int main(int count, char **arguments)
     watch(&request, EPOLLIN);
     kill_marked(arguments + 6, count - 6);
     keep_spares();
+    send(REQUEST_FD, &(char){READY}, 1, MSG_NOSIGNAL); /* if Plait is gone, serve() notices */
     serve();
     return 0;
 }

@@ -14,6 +14,7 @@ Without /proc (macOS, BSD) a job is its process group, and no more.
 
     request socket   Plait → guardian   CHANNEL and the descriptor of one; END_ALL; closing it ends
                                         all jobs
+                     guardian → Plait   READY, once: from now on it takes orders
     channel          Plait → guardian   orders: HEAD, argv, env, more env, directory, and descriptors;
                                         COMMANDs for jobs of this channel
                      guardian → Plait   REPORTs, each with what the job printed since
@@ -49,7 +50,7 @@ else:
     import _signal as signal
     import _socket as socket
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of this protocol; the first argument of a guardian."""
 REQUEST_FD: Final = 3
 FIRST_FILE: Final = 64
@@ -75,6 +76,7 @@ system time, bytes of output and of error output that follow.
 """
 
 CHANNEL, END_ALL = b"L", b"A"  # requests
+READY: Final = b"R"
 JOB, END, SIGNAL = b"J", b"E", b"S"  # on a channel
 NO_INPUT: Final = 1
 """Flag: standard input is /dev/null, and no descriptor comes for it."""
@@ -241,6 +243,11 @@ class Guardian:
 
     def serve(self) -> None:
         """Until Plait and all jobs are gone."""
+        assert self.request is not None
+        try:  # noqa: SIM105 - `contextlib` takes longer to load than this
+            self.request.send(READY)
+        except OSError:
+            pass  # Plait is gone already
         while self.request is not None or self.all_by is not None:
             for fd, events in self.poll.poll(self.milliseconds_left()):
                 if fd == self.wake_pipe:

@@ -3,7 +3,9 @@
 A `Job` is one process and all that it starts. It has a channel to the guardian: closing the job, or
 the death of Plait, ends it. A channel serves another job if the one before ended by itself.
 
-The guardian is the compiled one (guardian.c) where there is one, and guardian.py otherwise.
+The guardian is the compiled one (guardian.c) where there is one and it works, and guardian.py
+otherwise. A new guardian gets its first order when it has reported that it is ready: so one that
+does not work is replaced before it could lose an order.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
 """If this variable is set, no shell is prestarted."""
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
 _PATIENCE = 0.001
+_START_PATIENCE: Final = 10.0
+"""Seconds in which the compiled guardian, which needs a millisecond, has to be ready."""
 _END_PATIENCE: Final = 100
 """Milliseconds: a guardian that ends closes its sockets one after the other."""
 MOST_CHANGES: Final = 16
@@ -205,6 +209,33 @@ def _require_spare_descriptors(program: str, newest: int, spares: int) -> None:
 def warm_up() -> None:
     """Start the guardian now, in parallel to other work: its start takes longer than a call."""
     _guardian(in_our_session=False)
+
+
+def describe() -> str:
+    """Which guardian serves, and why not the compiled one. It is started for this."""
+    with listening(lambda _: None):
+        for _ in range(2):
+            guardian = _guardian(in_our_session=False)
+            try:
+                guardian.require_ready()
+            except OSError:
+                _replace(guardian)
+                continue
+            return _description(_command())
+    raise _guardian_lost()
+
+
+def _description(command: Sequence[str]) -> str:
+    if command[0] == COMPILED:
+        shells = "executes shells" if _library() == "" else "prestarts shells"
+        return f"compiled, {shells} ({COMPILED})"
+    if os.environ.get(NO_COMPILED):
+        why = f"{NO_COMPILED} is set"
+    elif _COMPILED_PROBLEM is not None:
+        why = f"the compiled one does not work here ({_COMPILED_PROBLEM})"
+    else:
+        why = "this installation has no compiled one"
+    return f"in Python, slower for maps: {why}"
 
 
 def end_all() -> None:
@@ -421,6 +452,8 @@ class _Guardian:
     shared: WeakSet[_Channel] = field(default_factory=WeakSet)
     """Those that may serve several jobs, one after the other."""
     idle: list[_Channel] = field(default_factory=list)
+    is_compiled: bool = False
+    is_ready: bool = False
     is_dead: bool = False
     next_check: float = 0.0
     was_printed: bool = False
@@ -438,6 +471,25 @@ class _Guardian:
         if not _notify(WAS_STOPPED) and not self.was_printed:
             self.was_printed = True
             print(f"plait: {WAS_STOPPED}", file=sys.stderr)
+
+    def require_ready(self) -> None:
+        """Wait until it takes orders; an OSError as of a dead one if it never will."""
+        if self.is_ready:
+            return
+        with _LOCK:
+            if self.is_ready or self.is_dead:
+                return
+            start, poll = time.monotonic(), select.poll()
+            poll.register(self.request, select.POLLIN)
+            while not poll.poll(CHECK * 1000):
+                self.check()
+                if self.is_compiled and time.monotonic() - start > _START_PATIENCE:
+                    _distrust_compiled("it does not answer")
+                    with contextlib.suppress(OSError):
+                        os.kill(self.pid, signal.SIGKILL)
+            if self.request.recv(1) != wire.READY:
+                raise OSError(errno.EPIPE, "")
+            self.is_ready = True
 
     def has_ended(self) -> bool:
         """Whether it closed its end of the request socket, or does so in this moment."""
@@ -480,6 +532,7 @@ class _Guardian:
                 return self.idle.pop()
             except IndexError:
                 pass
+        self.require_ready()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = _Channel(ours, self, shared=shared)
         self.channels.add(channel)
@@ -565,13 +618,30 @@ def _replace(dead: _Guardian) -> None:
             return
         dead.close()
         with contextlib.suppress(ChildProcessError):  # other code has waited for it
-            pid, status = os.waitpid(dead.pid, os.WNOHANG)
-            if pid == 0:
-                os.kill(dead.pid, signal.SIGKILL)
-                os.waitpid(dead.pid, 0)
-            elif os.WIFEXITED(status):
-                _distrust_compiled(f"it ended with exit code {os.WEXITSTATUS(status)}")
+            why = _own_fault(_end_status(dead.pid))
+            if dead.is_compiled and why:
+                _distrust_compiled(why)
         _GUARDIANS[dead.in_our_session] = _start_guardian(dead.in_our_session, dead.marks)
+
+
+def _end_status(pid: int) -> int:
+    """The wait status of a guardian that ends now; one that does not is killed."""
+    end = time.monotonic() + _END_PATIENCE / 1000
+    while time.monotonic() < end:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(_PATIENCE)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
+
+
+def _own_fault(status: int) -> str:
+    """How a guardian ended; empty if something else killed it, as when there is no memory left."""
+    if os.WIFEXITED(status):
+        return f"it ended with exit code {os.WEXITSTATUS(status)}"
+    number = os.WTERMSIG(status)
+    return "" if number == signal.SIGKILL else f"it was ended by: {signal.strsignal(number)}"
 
 
 def _start_guardian(
@@ -589,7 +659,7 @@ def _start_guardian(
         str(marks),
         str(grace_seconds()),
         "same" if in_our_session else "own",
-        "" if os.environ.get(NO_WARM) or not os.path.exists(LIBRARY) else LIBRARY,
+        _library(),
         *map(str, old_marks),
     ]
     try:
@@ -612,11 +682,11 @@ def _start_guardian(
         )
     except OSError as error:
         ours.close()
+        if (limit := start_error("the guardian", error.errno or 0)) is not None:
+            raise limit from None
         if arguments[0] == COMPILED and not command:
             _distrust_compiled(os.strerror(error.errno or 0))
             return _start_guardian(in_our_session, *old_marks)
-        if (limit := start_error("the guardian", error.errno or 0)) is not None:
-            raise limit from None
         raise ProcessError(
             "no process can be started: the guardian did not start: "
             f"{os.strerror(error.errno or 0)}",
@@ -626,36 +696,50 @@ def _start_guardian(
     finally:
         os.close(moved)
         theirs.close()
-    return _Guardian(pid, ours, marks, in_our_session)
+    return _Guardian(pid, ours, marks, in_our_session, is_compiled=arguments[0] == COMPILED)
 
 
 def _command() -> list[str]:
-    if _COMPILED_WORKS and os.access(COMPILED, os.X_OK) and not os.environ.get(NO_COMPILED):
+    """The program that is the guardian. A compiled one that may not be executed is tried, too: then
+    its start says so.
+    """
+    is_usable = _COMPILED_PROBLEM is None and not os.environ.get(NO_COMPILED)
+    if is_usable and os.path.exists(COMPILED):
         return [COMPILED]
     return [sys.executable, "-I", "-S", "-c", _BOOT, _FOLDER]
 
 
-_COMPILED_WORKS = True
+def _library() -> str:
+    """What prestarts shells; empty if none shall be, or it was not compiled."""
+    return "" if os.environ.get(NO_WARM) or not os.path.exists(LIBRARY) else LIBRARY
+
+
+_COMPILED_PROBLEM: str | None = None
+"""Why the compiled guardian is not used any more."""
 
 
 def _distrust_compiled(why: str) -> None:
-    """Use guardian.py from now on: the compiled guardian ends by a signal or not at all."""
-    global _COMPILED_WORKS
-    if _COMPILED_WORKS and _command() == [COMPILED]:
+    """Use guardian.py from now on."""
+    global _COMPILED_PROBLEM
+    if _COMPILED_PROBLEM is None:
+        _COMPILED_PROBLEM = why
         message = (
             f"the compiled guardian does not work here ({why}): the slower one in Python serves"
         )
         if not _notify(message):
             print(f"plait: {message}", file=sys.stderr)
-    _COMPILED_WORKS = False
 
 
 def _guardian_lost() -> GuardianError:
+    cause = "find out what killed it (out of memory?), then"
+    if _COMPILED_PROBLEM is not None:
+        cause = (
+            f"set {NO_COMPILED}=1, so that the guardian in Python serves from the beginning, then"
+        )
     return GuardianError(
         "the guardian, through which Plait starts processes, has ended, and with it whatever it "
         "ran",
-        fix="find out what killed it (out of memory?), then plait resume: what it ran was cut short "
-        "and is done again",
+        fix=f"{cause} plait resume: what it ran was cut short and is done again",
         code="guardian",
     )
 

@@ -31,13 +31,13 @@
 #error "only for the GNU C library on x86_64 and aarch64, where clone and main are as we expect"
 #endif
 
-#define VERSION 1 /* of orders; the same as in warm.py */
+#define VERSION 1 /* of orders; the same as in guardian.c */
 #define CONTROL 3
 #define FIRST_FILE 64
 #define MOST_DESCRIPTORS 40
 #define ROOM (256 * 1024)
 
-/* The same as ORDER in warm.py. */
+/* The same as struct warm_order in guardian.c. */
 struct order {
     uint32_t argv_size, env_size;  /* bytes, every text with its NUL */
     uint32_t argc, envc;
