@@ -207,21 +207,31 @@ def json_size(value: Json) -> int:
 
 
 def _json_size(value: Json, known: dict[int, int]) -> int:
-    if isinstance(value, str):
+    kind = value.__class__
+    if kind is str:
         return len(value) + 2
-    if isinstance(value, Secret):
-        return len(value.reveal()) + 2
-    if isinstance(value, Unknown) and value.least:
-        return len(value.least) + 2
-    if not isinstance(value, Mapping | list | tuple):
-        return 1
+    if kind is not dict and kind is not list:
+        # The questions that cost more are asked about what is rare.
+        if kind in _SHORT:
+            return 1
+        if isinstance(value, str):
+            return len(value) + 2
+        if isinstance(value, Secret):
+            return len(value.reveal()) + 2
+        if isinstance(value, Unknown) and value.least:
+            return len(value.least) + 2
+        if not isinstance(value, Mapping | list | tuple):
+            return 1
     size = known.get(id(value))
     if size is None:
         known[id(value)] = 0  # of what holds itself: serialising says so
-        items = value.values() if isinstance(value, Mapping) else value
+        items = value.values() if kind is dict or isinstance(value, Mapping) else value
         size = 2 + len(value) + sum([_json_size(item, known) for item in items])
         known[id(value)] = size
     return size
+
+
+_SHORT: Final = frozenset({bool, int, float, type(None)})
 
 
 def deep_copy(value: Json, *, reveal: bool = False) -> Json:

@@ -348,18 +348,14 @@ def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> 
 
 
 def _value(node: Node, rendering: Rendering) -> Json:
-    match node:
-        case Leaf():
-            rendering.source = node.source
-            return node.program.value(rendering)
-        case Constant():
-            return node.value
-        case Branch(items, None):
-            return [_value(item, rendering) for item in items]
-        case Branch(items, keys):
-            return {
-                key: _value(item, rendering) for key, item in zip(keys or (), items, strict=True)
-            }
+    # Not `match`, which is slower: this is asked of every string that is rendered.
+    if isinstance(node, Leaf):
+        rendering.source = node.source
+        return node.program.value(rendering)
+    if isinstance(node, Constant):
+        return node.value
+    values = [_value(item, rendering) for item in node.items]
+    return values if node.keys is None else dict(zip(node.keys, values, strict=True))
 
 
 def _leaves(node: Node) -> list[Leaf]:

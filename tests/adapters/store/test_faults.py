@@ -21,7 +21,7 @@ import pytest
 from ordinary import by_ordinary_user
 from plait.adapters.store import OpenRun, Runs, SqliteJournal
 from plait.adapters.store.rows import LARGE
-from plait.adapters.store.writer import FEW
+from plait.adapters.store.writer import FEW, SNAPSHOT_WRITES
 from plait.core.errors import JournalError
 from plait.core.records import replace
 from plait.engine.events import PendingHooks, RunEnded, RunStarted, StepFinished, StepStarted
@@ -177,14 +177,18 @@ def test_large_data_that_was_harmed_is_refused(runs: Runs, damage: str) -> None:
 # ── the fence ────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("before", [1, 2, 2 + SNAPSHOT_WRITES])
 @pytest.mark.parametrize("rows", [1, FEW, FEW + 1])
-def test_an_engine_that_was_replaced_writes_nothing_any_more(runs: Runs, rows: int) -> None:
+def test_an_engine_that_was_replaced_writes_nothing_any_more(
+    runs: Runs, rows: int, before: int
+) -> None:
     opened = runs.create({})
-    opened.journal.append(finished(1))
+    for n in range(before):
+        opened.journal.append(finished(n))
     with contextlib.closing(sqlite3.connect(database(opened))) as other, other:
         other.execute("UPDATE properties SET value = value + 1 WHERE name = 'epoch'")
     attempts: list[Callable[[], object]] = [
-        lambda: opened.journal.append(*map(finished, range(2, 2 + rows))),
+        lambda: opened.journal.append(*map(finished, range(before, before + rows))),
         opened.journal.sync,
     ]
     for attempt in attempts:
@@ -196,7 +200,24 @@ def test_an_engine_that_was_replaced_writes_nothing_any_more(runs: Runs, rows: i
         )
     opened.close()
     with runs.open(opened.id, write=False) as again:
-        assert len(list(again.journal.events())) == 1
+        assert len(list(again.journal.events())) == before
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_an_engine_waits_while_another_process_writes(runs: Runs, changes: bool) -> None:
+    with runs.create({}) as opened, contextlib.closing(sqlite3.connect(database(opened))) as other:
+        opened.journal.append(finished(1))
+        opened.journal.append(finished(2))
+        other.execute("BEGIN IMMEDIATE")
+        if changes:
+            other.execute("INSERT INTO properties VALUES('other', 1)")
+        waiting = threading.Thread(target=lambda: opened.journal.append(finished(3)))
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        other.execute("COMMIT")
+        waiting.join()
+        assert len(list(opened.journal.events())) == 3
 
 
 # ── a disk that fails ────────────────────────────────────────────────────

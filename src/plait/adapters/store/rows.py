@@ -144,8 +144,10 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
     match event:
         case StepFinished():
             parent, name = split(event.path)
-            strings, fingerprint = packing.strings, event.fingerprint
-            status, value = _status(event.outcome)
+            strings, fingerprint, outcome = packing.strings, event.fingerprint, event.outcome
+            status, value = (
+                (DONE, outcome.value) if isinstance(outcome, Succeeded) else _status(outcome)
+            )
             return (
                 at,
                 FINISHED,
@@ -217,10 +219,8 @@ def _plain_row(
             None, None, None, None, None, None, body)  # fmt: skip
 
 
-def _status(outcome: Outcome) -> tuple[int, Json]:
+def _status(outcome: Failed | Skipped) -> tuple[int, Json]:
     match outcome:
-        case Succeeded(value):
-            return DONE, value
         case Failed(failure):
             return FAILED, failure.record()
         case Skipped(why):

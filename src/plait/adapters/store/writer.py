@@ -4,8 +4,10 @@ A thread that finds the writer free writes at once. Otherwise it adds its rows t
 The first thread of a batch leads it: when the transaction before is over, it writes the batch, and
 the others wait for that. So no thread waits for a timer, and the more wait, the less each costs.
 
-A few rows are written by one statement, which is also the transaction and checks the epoch: half of
-the cost of a transaction is its extra statements.
+A few rows are written by one statement, which is also the transaction: half of the cost of a
+transaction is its extra statements. While it writes such rows, the writer keeps a snapshot: a
+statement that has begun to read. SQLite refuses to write if somebody has written since the
+snapshot, so the epoch is checked once for a snapshot, and the locks of a reader are taken once.
 
 After a fault nothing is written any more: only a process that opens the journal again knows what
 the file holds then.
@@ -52,6 +54,9 @@ CHECKPOINT_SECONDS: Final = 5.0
 
 FEW: Final = 8
 """Rows that one statement may write."""
+SNAPSHOT_WRITES: Final = 50
+"""Statements that one snapshot serves. After that comes a transaction without one: SQLite moves the
+write-ahead log into the database after a commit, and never beyond an open snapshot."""
 
 _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
 # After an interrupt a string may be written again, with the same id. The same text with another id
@@ -65,11 +70,11 @@ _MARK: Final = (
 _LAST_STRING: Final = "SELECT coalesce(max(id), 0) FROM strings"
 _EPOCH: Final = "SELECT value FROM properties WHERE name = 'epoch'"
 _ADD_FEW: Final = tuple(
-    f"INSERT INTO records({COLUMNS}) SELECT * FROM (VALUES{', '.join([_ROW] * rows)}) WHERE ({_EPOCH}) "
-    "= ?"
-    for rows in range(FEW + 1)
+    f"INSERT INTO records({COLUMNS}) VALUES{', '.join([_ROW] * rows)}" for rows in range(FEW + 1)
 )
-"""By the number of rows; adds nothing if a newer engine has begun its epoch."""
+"""By the number of rows."""
+_OPEN_SNAPSHOT: Final = f"{_EPOCH} UNION ALL SELECT 0"
+"""After its first row it is still open."""
 
 
 class _Batch:
@@ -124,6 +129,9 @@ class Writer:
         self._reserve = Reserve(os.path.dirname(path))
         self._connection = open_to_write(path, create=create)
         self._cursor = self._connection.cursor()
+        self._snapshot = self._connection.cursor()
+        self._snapshot_writes = 0
+        """Statements that the open snapshot has served; 0: none is open."""
         try:
             self._reserve.fill()
             with map_storage_errors(path):
@@ -188,6 +196,8 @@ class Writer:
         if info is not None and self._tail is not None:
             self._tail.write(info)
         if monotonic() >= self._checkpoint_at:
+            with self._writing:
+                self._close_snapshot()
             # On another connection, so that no writer waits.
             checkpoint(self.path)
             self._checkpoint_at = monotonic() + CHECKPOINT_SECONDS
@@ -245,6 +255,7 @@ class Writer:
         if self._tail is not None:
             self._tail.close()
         with suppress(sqlite3.Error):
+            self._close_snapshot()
             self._connection.close()
         os.close(self._wal)
 
@@ -286,32 +297,49 @@ class Writer:
         if self._fault is not None:
             raise repeat_error(self._fault)
         rows = batch.rows
-        if not self._new_strings and len(rows) <= FEW and not any(map(is_marked, rows)):
-            self._add_few(batch)
-        else:
+        are_plain = not self._new_strings and len(rows) <= FEW and not any(map(is_marked, rows))
+        if not are_plain or not self._add_few(batch):
             self._transact(self._add, batch)
             self._new_strings.clear()
 
-    def _add_few(self, batch: _Batch) -> None:
-        """Write a batch with one statement; sets `is_written` like `_transact`."""
+    def _add_few(self, batch: _Batch) -> bool:
+        """Write a batch with one statement; sets `is_written` like `_transact`.
+
+        False: the snapshot is used up; or somebody writes, or has written, and with a snapshot
+        SQLite does not wait for that.
+        """
+        if self._snapshot_writes == SNAPSHOT_WRITES:
+            return False
         rows, before = batch.rows, self._connection.total_changes
+        values = rows[0] if len(rows) == 1 else tuple(chain.from_iterable(rows))
         try:
-            added = self._cursor.execute(
-                _ADD_FEW[len(rows)], (*chain.from_iterable(rows), self._epoch)
-            )
-            batch.is_written = added.rowcount > 0
+            if not self._snapshot_writes:
+                self._open_snapshot()
+            self._snapshot_writes += 1
+            self._cursor.execute(_ADD_FEW[len(rows)], values)
+            batch.is_written = True
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                return False
             self._roll_back()
             raise self._handle_fault(to_journal_error(error, self.path), batch) from error
         except BaseException:
             batch.is_written = self._connection.total_changes > before
             raise
         finally:
-            self._commits += batch.is_written
-            if batch.is_written and self._tail is not None:
-                self._tail.add(rows)
-        if not batch.is_written:
+            if batch.is_written:
+                self._commits += 1
+                if self._tail is not None:
+                    self._tail.add(rows)
+        return True
+
+    def _open_snapshot(self) -> None:
+        if self._snapshot.execute(_OPEN_SNAPSHOT).fetchone()[0] != self._epoch:
             raise self._takeover_error()
+
+    def _close_snapshot(self) -> None:
+        self._snapshot_writes = 0
+        self._snapshot.fetchall()  # a statement without further rows is closed
 
     def _add(self, rows: list[Row]) -> None:
         if self._new_strings:
@@ -328,6 +356,7 @@ class Writer:
         """
         connection, began = self._connection, False
         try:
+            self._close_snapshot()
             connection.execute("BEGIN IMMEDIATE")
             began = True
             if connection.execute(_EPOCH).fetchone()[0] != self._epoch:

@@ -24,8 +24,9 @@ def choose_edge(
     if number is None:
         return {}
     to = node.edges[number].to
-    alike = sum(edge.to == to for edge in node.edges) > 1
-    return {"next": to, "edge": number + 1} if alike else {"next": to}
+    if len(node.edges) > 1 and sum(edge.to == to for edge in node.edges) > 1:
+        return {"next": to, "edge": number + 1}
+    return {"next": to}
 
 
 def _first_matching_edge(

@@ -187,7 +187,8 @@ class NodeStep(Composite):
         if node.loop is not None and node.loop.collect is not None:
             collected = names.names["result"]["results"]
             record["assign"] = {node.loop.collect: collected, **record.get("assign", {})}
-        return {**record, **choose_edge(node, names, record.get("assign"))}
+        record.update(choose_edge(node, names, record.get("assign")))
+        return record
 
     def _execute_call(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         node = self.node
