@@ -12,6 +12,7 @@ from plait.adapters.process.process import ProcessResult, call_process, run, run
 from plait.app.services import LocalProcesses
 from plait.core.errors import InputError, ProcessError
 from plait.core.grace import GRACE, grace_seconds
+from plait.engine.coroutines import finish
 from plait.engine.event_bus import StopSignal
 from plait.template.shell.binding import BoundScript
 from plait.tools.invocation import CallLimits, ProcessCall
@@ -94,14 +95,17 @@ def by_tool(folder: Path) -> str:
 def by_step(folder: Path) -> str:
     fakes = LocalProcesses(str(folder))
     with pytest.raises(ProcessError) as caught:
-        fakes.shell(
-            BoundScript(SLOW, {}, (), "slow"),
-            shell="sh",
-            cwd=str(folder),
-            env={"PATH": "/usr/bin:/bin"},
-            stdin=b"",
-            timeout=0.5,
-            stop=StopSignal(),
+        finish(
+            fakes.shell(
+                BoundScript(SLOW, {}, (), "slow"),
+                shell="sh",
+                cwd=str(folder),
+                env={"PATH": "/usr/bin:/bin"},
+                more_env={},
+                stdin=b"",
+                timeout=0.5,
+                stop=StopSignal(),
+            )
         )
     return printed(caught.value)
 

@@ -265,11 +265,11 @@ def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
 
     really, calls = LocalProcesses.shell, []
 
-    def shell(self: LocalProcesses, *args: object, **how: object) -> object:
+    async def shell(self: LocalProcesses, *args: object, **how: object) -> object:
         calls.append(1)
         if len(calls) == 3:
             raise raised
-        return really(self, *args, **how)  # type: ignore[arg-type]
+        return await really(self, *args, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LocalProcesses, "shell", shell)
     result = run_flow(str(project / "flow.yaml"), Options(max_parallel=1))
@@ -338,6 +338,7 @@ def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
         really(thread)
 
     class Noting:
+        shares_thread = False
         path = "map"
 
         def __init__(self) -> None:

@@ -13,7 +13,7 @@ import shlex
 import sqlite3
 import threading
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from plait.adapters.store.writer import Writer
 from plait.app.runs import FlowResult, plan_resume, resume_flow, retry_flow, run_flow
 from plait.cli import runs, show
 from plait.core.errors import InputError
+from plait.engine.coroutines import Order
 from plait.engine.plan_log import PlannedStep
 
 ONCE = "may run at most once; it started, and its outcome is unknown"
@@ -160,13 +161,25 @@ class World:
 
     @contextlib.contextmanager
     def _played(self, death: Death) -> Iterator[None]:
-        def say(bound: Any, *, env: Mapping[str, str], **_: object) -> ProcessResult:
-            finished = self._say(bound, env)
-            death.after_command()
-            return finished
+        class Say(Order):
+            def __init__(self, run: Callable[[], ProcessResult]) -> None:
+                self.run = run
+
+            def wait(self) -> ProcessResult:
+                return self.run()
+
+        def say(
+            bound: Any, *, env: Mapping[str, str], more_env: Mapping[str, str], **_: object
+        ) -> Order:
+            def run() -> ProcessResult:
+                finished = self._say(bound, {**env, **more_env})
+                death.after_command()
+                return finished
+
+            return Say(run)
 
         with (
-            mock.patch("plait.app.services.run_shell", say),
+            mock.patch("plait.app.services.order_shell", say),
             mock.patch.object(Writer, "append", death.append),
         ):
             yield

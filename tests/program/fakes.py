@@ -96,18 +96,19 @@ class FakeServices:
     top: str = "/project"
     asked: list[Any] = field(default_factory=list)
 
-    def shell(
+    async def shell(
         self,
         bound: BoundScript,
         *,
         shell: str,  # noqa: ARG002
         cwd: str,  # noqa: ARG002
         env: Mapping[str, str],
+        more_env: Mapping[str, str],
         stdin: bytes,  # noqa: ARG002
         timeout: float | None,
         stop: StopSignal,  # noqa: ARG002
     ) -> ProcessResult:
-        self.asked.append({"shell": bound.shown, "env": dict(env), "timeout": timeout})
+        self.asked.append({"shell": bound.shown, "env": {**env, **more_env}, "timeout": timeout})
         return self.on_shell(bound.shown)
 
     def call(

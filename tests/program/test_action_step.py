@@ -65,7 +65,7 @@ def test_a_step_runs_only_when_its_condition_holds(ready: bool, ran: int) -> Non
 class Scripts(FakeServices):
     """Remembers the very scripts that it is given."""
 
-    def shell(self, bound: BoundScript, **how: Any) -> Any:  # noqa: ARG002
+    async def shell(self, bound: BoundScript, **how: Any) -> Any:  # noqa: ARG002
         self.asked.append(bound)
         return Finished()
 

@@ -15,6 +15,7 @@ from plait.app.runs import RunObservers, flow_runs, plan_resume, retry_flow
 from plait.app.services import LocalProcesses
 from plait.app.takeover import look_at, take_over
 from plait.core.errors import InputError, TrustError
+from plait.engine.coroutines import finish
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, StepRenamed, StepStarted
 from plait.template.shell.binding import BoundScript
@@ -343,9 +344,9 @@ def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_onc
 
     def printed() -> str | None:
         env = {"PATH": "/usr/bin:/bin"}
-        ended = fakes.shell(
-            bound(LONG), shell="sh", cwd=str(tmp_path), env=env, stdin=b"", timeout=60, stop=stop
-        )
+        how: Any = {"shell": "sh", "cwd": str(tmp_path), "env": env, "stdin": b"", "timeout": 60}
+        how["more_env"] = {}
+        ended = finish(fakes.shell(bound(LONG), stop=stop, **how))
         assert ended.is_truncated
         return ended.stdout_file
 

@@ -1,6 +1,6 @@
-"""The default backend: items run in threads of this process.
+"""The default backend: items run in this process.
 
-Most of them wait for processes and servers, so the GIL costs little.
+Items that wait for nothing but processes share one thread, the dispatcher. Others run in threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plait.engine.backend import ADDRESS, BACKENDS, Backend, Finished, MapRun, P
 
 
 class LocalBackend(Backend):
-    """Each thread takes the next item when it has finished one."""
+    """One thread for all items if they can share it; otherwise each takes the next item."""
 
     def run(
         self,
@@ -26,6 +26,11 @@ class LocalBackend(Backend):
         parallel: int,
         map_run: MapRun | None = None,
     ) -> None:
+        if map_run is not None and map_run.shares_thread:
+            from plait.adapters.process.dispatcher import Dispatcher
+
+            Dispatcher(items, map_run, finished, parallel).run()
+            return
         workers = _Threads(items, perform, finished)
         if parallel == 1:
             workers.work()

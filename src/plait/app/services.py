@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from plait.adapters.process.process import ProcessResult, run_shell
+from plait.adapters.process.process import ProcessResult, order_shell, run_shell
 from plait.core.errors import InputError, LimitError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
@@ -104,23 +104,25 @@ class LocalProcesses:
         self._is_full = False
         self._lock = threading.Lock()
 
-    def shell(
+    async def shell(
         self,
         bound: BoundScript,
         *,
         shell: str,
         cwd: str,
         env: Mapping[str, str],
+        more_env: Mapping[str, str],
         stdin: bytes,
         timeout: float | None,
         stop: StopSignal,
     ) -> ProcessResult:
         try:
-            finished = run_shell(
+            finished = await order_shell(
                 bound,
                 shell=shell,
                 cwd=cwd,
                 env=env,
+                more_env=more_env,
                 stdin=stdin,
                 timeout=timeout,
                 # The overflow goes to a file unmasked, so not if there are secrets to mask.

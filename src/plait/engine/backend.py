@@ -5,14 +5,15 @@ A backend takes the next item only when it has room for it, and reports each out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
-from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.hints import TYPE_CHECKING, Any, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, Secret
 from plait.engine.outcome import Outcome
 
 if TYPE_CHECKING:
+    from plait.engine.coroutines import Order
     from plait.engine.event_bus import StopSignal
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
@@ -55,6 +56,16 @@ class MapRun(Protocol):
         """The step of an item, and its context."""
 
     def perform(self, work: WorkItem) -> Outcome: ...
+
+    @property
+    def shares_thread(self) -> bool:
+        """Whether one thread can perform several items: they wait for processes only."""
+
+    def perform_async(self, work: WorkItem) -> Coroutine[Order, Any, Outcome]:
+        """The same as `perform`, for a thread that performs several items."""
+
+    def commit(self) -> None:
+        """Record the events of such items.  Until then no order of theirs may start."""
 
 
 class JobPacker(Protocol):

@@ -123,10 +123,14 @@ class EventBus:
         path = getattr(event, "path", "")
         end = self._ends.pop(path, None)
         ended = (event,) if end is None else (end, event)
-        self._journal.append(*self._starts_before(ended), *ended)
+        self._record((*self._starts_before(ended), *ended), ended)
+
+    def _record(self, events: tuple[Event, ...], reported: tuple[Event, ...]) -> None:
+        """Record events in one transaction, then report some of them."""
+        self._journal.append(*events)
         if self._full_durability:
             self._journal.sync()
-        for one in ended:
+        for one in reported:
             self._reporter.report(one)
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
@@ -162,11 +166,11 @@ class EventBus:
 
     def append_remote(self, events: tuple[Event, ...]) -> None:
         """Record what happened in another process, in one transaction."""
-        self._journal.append(*events)
-        if self._full_durability:
-            self._journal.sync()
-        for event in events:
-            self._reporter.report(event)
+        self._record(events, events)
+
+    def batch(self) -> EventBatch:
+        """Return a bus for one thread that performs many steps at a time."""
+        return EventBatch(self)
 
     def note(self, path: str, message: str) -> None:
         self.emit(Note(path, self._mask(message)))
@@ -239,6 +243,36 @@ class EventBus:
 def _says_all(event: Event, start: StepStarted) -> bool:
     """Is the event the end of this step, at the first attempt?"""
     return isinstance(event, StepFinished) and event.path == start.path and start.attempt == 1
+
+
+class EventBatch(EventBus):
+    """Keeps the events of one thread until `commit` records them in one transaction.
+
+    It shares everything else with the bus that it was made of.
+    """
+
+    def __init__(self, bus: EventBus) -> None:
+        self.__dict__.update(bus.__dict__)
+        self._kept: list[Event] = []
+        self._reported: list[Event] = []
+
+    def _record(self, events: tuple[Event, ...], reported: tuple[Event, ...]) -> None:
+        self._kept += events
+        self._reported += reported
+
+    def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
+        super().emit_start(event, at_once=False)
+        if at_once:
+            self._kept += self._starts_before((event,))
+            self.commit()
+            self._journal.sync()
+
+    def commit(self) -> None:
+        """Record what was kept, then report it."""
+        kept, self._kept = self._kept, []
+        reported, self._reported = self._reported, []
+        if kept:
+            super()._record(tuple(kept), tuple(reported))
 
 
 class _Silence:

@@ -4,6 +4,9 @@
 outcomes and records them.  Steps have no code for resume: a resumed run performs the whole flow
 again, and `perform` replays what is recorded.  Nothing outside of this module calls the `run` or
 `execute` of a step, and nothing here calls `execute` in a dry run (see `act`).
+
+All this is written as coroutines (see `coroutines`).  A function that ends in `_async` is awaited
+by a step that is one itself; the function without it runs the same coroutine to its end.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
+from types import CoroutineType
 
 from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Protocol, cast
 from plait.core.os_errors import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
+from plait.engine.coroutines import finish
 from plait.engine.events import StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import (
     NO_TIME_LEFT,
@@ -53,6 +58,17 @@ def act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
     A dry run goes through composites and only plans actions.  An object that is neither is not run
     in a dry run; the plan says that it would run.
     """
+    value = _act(what, ctx)
+    return finish(value) if type(value) is CoroutineType else value
+
+
+async def act_async(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
+    value = _act(what, ctx)
+    return await value if type(value) is CoroutineType else value
+
+
+def _act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
+    """Return the value, or a coroutine that returns it."""
     if isinstance(what, LeafStep):
         what = what.action
     if isinstance(what, Composite):
@@ -149,11 +165,22 @@ class StepContext:
         Once one of them is not replayed, none of those after it is.  `is_last`: this step ends
         together with the list that it is in.
         """
+        return finish(self.perform_next_async(step, order, scope=scope, name=name, is_last=is_last))
+
+    async def perform_next_async(
+        self,
+        step: Step,
+        order: int = 0,
+        *,
+        scope: Scope | None = None,
+        name: str | None = None,
+        is_last: bool = False,
+    ) -> tuple[Outcome, StepContext]:
         ctx = self.child(step, scope=scope, name=name, order=order)
         known = self.run.replay.find(step, ctx)
         if known is not None:
             return known, self._after_replay(ctx.path)
-        outcome = perform_new(step, ctx, is_last=is_last)
+        outcome = await perform_new_async(step, ctx, is_last=is_last)
         return outcome, self if self.run.replay.is_first_run else replace(self, can_replay=False)
 
     def _after_replay(self, path: str) -> StepContext:
@@ -227,10 +254,10 @@ class StepContext:
 def perform(step: Step, ctx: StepContext) -> Outcome:
     """Replay the recorded outcome of a step, or run the step and record its outcome."""
     known = ctx.run.replay.find(step, ctx)
-    return perform_new(step, ctx) if known is None else known
+    return finish(perform_new_async(step, ctx)) if known is None else known
 
 
-def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outcome:
+async def perform_new_async(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outcome:
     """Run a step that has no recorded outcome that counts, and record how it ends.
 
     `is_last`: it ends together with the list that it is in.
@@ -249,7 +276,9 @@ def perform_new(step: Step, ctx: StepContext, *, is_last: bool = False) -> Outco
             while outcome is None:
                 own = attempts.start()
                 try:
-                    value = step.run(own) if isinstance(step, Composite) else act(step, own)
+                    value = step.run(own) if isinstance(step, Composite) else _act(step, own)
+                    if type(value) is CoroutineType:
+                        value = await value
                     ended: Outcome = Succeeded(require_recordable(value))
                 except (Exception, DeadlineExceeded) as error:
                     ended = _outcome_after(error, step, own, ctx)

@@ -40,7 +40,7 @@ from plait.engine.paths import (
     numbered_name,
     parent_path,
 )
-from plait.engine.perform import StepContext, act
+from plait.engine.perform import StepContext, act, act_async
 from plait.engine.replay import can_continue_after, replay_unless_failed
 from plait.engine.step import DEFAULT_POLICY, Composite, FunctionAction, Policy, RetryScope, Step
 from plait.engine.unknown_results import UNKNOWN_RESULT, is_unknown_result
@@ -262,23 +262,26 @@ class ActionStep(Composite):
             *(self.validation.children if self.validation else ()),
         ]
 
-    def run(self, ctx: StepContext) -> Json:
+    async def run(self, ctx: StepContext) -> Json:
         ctx = ctx.with_scope(ctx.scope.frame("step", step=self._names(ctx)))
         if self.when is not None:
             plan_log = ctx.run.plan_log
             if plan_log is not None and self.when.is_unknown(ctx.scope):
-                return self._plan_conditional(self.when.source.text, ctx, plan_log)
+                return await self._plan_conditional(self.when.source.text, ctx, plan_log)
             if not self.when.holds(ctx.scope):
                 raise Skip("its condition does not hold")
         ctx = self._prepare_context(ctx)
-        return self.run_action(ctx) if self.has_no_handlers else self._run_with_handlers(ctx)
+        return await self.run_action(ctx) if self.has_no_handlers else self._run_with_handlers(ctx)
 
-    def _plan_conditional(self, when: str, ctx: StepContext, plan: PlanLog) -> Json:
+    async def _plan_conditional(self, when: str, ctx: StepContext, plan: PlanLog) -> Json:
         """Plan a step whose condition only the run knows: show it with the condition, never fail."""
         before = len(plan.steps)
         try:
             ctx = self._prepare_context(ctx)
-            value = self.run_action(ctx) if self.has_no_handlers else self._run_with_handlers(ctx)
+            if self.has_no_handlers:
+                value = await self.run_action(ctx)
+            else:
+                value = self._run_with_handlers(ctx)
         except (InternalError, TrustError):
             raise
         except (StepError, PlaitError) as error:
@@ -382,7 +385,7 @@ class ActionStep(Composite):
             code="file-outside",
         )
 
-    def run_action(self, ctx: StepContext) -> dict[str, Json]:
+    async def run_action(self, ctx: StepContext) -> dict[str, Json]:
         """Execute the action and return its result, with all that the options add to it."""
         if self.action is None:
             return {"output": None, "exit_code": 0}
@@ -390,7 +393,7 @@ class ActionStep(Composite):
             if self.change_check or self.output_parts or ctx.run.shared(Tracking).is_on:
                 value = self._run_with_options(self.action, ctx)
             else:
-                value = act(self.action, ctx)
+                value = await act_async(self.action, ctx)
         except StepError as error:
             self._keep_output(ctx, error.failure)
             if ctx.attempt == 1:
@@ -401,7 +404,7 @@ class ActionStep(Composite):
             self._write_output_file(self.output_file, ctx, value)
         if value and ctx.attempt > 1:
             value = {**value, ATTEMPT: ctx.attempt}
-        if value and self.capture is not None:
+        if value and self.capture is not None and self.capture.can_fail(value):
             # A failed capture fails here, so the action can be retried.
             capture_values(self.capture, value)
         return value
@@ -497,6 +500,19 @@ class ActionStep(Composite):
     def retry_scope(self) -> RetryScope | None:
         """A retry repeats no answered tool call or model turn of an agent."""
         return getattr(self.action, "retry_scope", None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it waits for nothing but a process: no pause, no question, no model, no server."""
+        policy = self.policy
+        return (
+            self.has_no_handlers
+            and policy.retry.attempts == 1
+            and policy.timeout is None
+            and not policy.at_most_once
+            and not (self.change_check or self.output_parts or self.output_file)
+            and (self.action is None or getattr(self.action, "is_plain", False))
+        )
 
     @property
     def has_no_handlers(self) -> bool:
@@ -641,9 +657,9 @@ class ActionAttempt(Composite):
     def retry_scope(self) -> RetryScope | None:
         return self.owner.retry_scope
 
-    def run(self, ctx: StepContext) -> dict[str, Json]:
+    async def run(self, ctx: StepContext) -> dict[str, Json]:
         try:
-            return self.owner.run_action(ctx)
+            return await self.owner.run_action(ctx)
         finally:
             ctx.run.events.copy_title(ctx.path, parent_path(ctx.path))
 

@@ -49,6 +49,10 @@ class Capture:
     )
     """The facts that are stored beside the value."""
 
+    def can_fail(self, ended: Mapping[str, Json]) -> bool:
+        """Whether an output may not have the format, or is not there as a whole."""
+        return self.format not in ("string", "lines") or TRUNCATED in ended
+
 
 def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Json]:
     """Return the variable and its facts for a frame.
@@ -90,7 +94,9 @@ def result_facts(ended: Mapping[str, Json]) -> dict[str, Json]:
     if is_unknown_result(ended):
         facts["success"] = NOT_KNOWN
     truncated = ended.get(TRUNCATED)
-    return _TruncatedFacts(facts, truncated) if isinstance(truncated, Mapping) else facts
+    if truncated is None or not isinstance(truncated, Mapping):
+        return facts
+    return _TruncatedFacts(facts, truncated)
 
 
 class _TruncatedFacts(dict[str, Json]):
@@ -133,11 +139,9 @@ def complete_output(ended: Mapping[str, Json]) -> Json:
 
 def _bytes_kept(ended: Mapping[str, Json], fields: Iterable[str]) -> int | None:
     truncated = ended.get(TRUNCATED)
-    return (
-        next((truncated[name] for name in fields if name in truncated), None)
-        if isinstance(truncated, Mapping)
-        else None
-    )
+    if truncated is None or not isinstance(truncated, Mapping):
+        return None
+    return next((truncated[name] for name in fields if name in truncated), None)
 
 
 def strip_newlines(output: Json) -> Json:

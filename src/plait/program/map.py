@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 
 from plait.core.errors import InputError, PlaitError
-from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, deep_copy, text
 from plait.engine.backend import MOST_PARALLEL, Backend, MapRun, WorkItem
+from plait.engine.coroutines import Order, finish
 from plait.engine.events import ItemsCounted, ItemsReplayed
 from plait.engine.journal import in_bitmap
 from plait.engine.outcome import (
@@ -31,7 +32,7 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.paths import ANY_ITEM, EACH, ITEMS, is_item, item_name, join_path
-from plait.engine.perform import StepContext, act, perform_new
+from plait.engine.perform import StepContext, act, perform_new_async
 from plait.engine.replay import items_selected_at
 from plait.engine.step import (
     DEFAULT_POLICY,
@@ -48,7 +49,7 @@ from plait.engine.unknown_results import UNKNOWN_RESULT, is_unknown_result
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import complete_output, require_complete_output
 from plait.program.item_list import OnEmpty, check_not_empty, item_title
-from plait.program.ports import ItemCounts
+from plait.program.ports import ItemCounts, Tracking
 from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
 from plait.template.program import FACTS
@@ -136,6 +137,15 @@ class Map(Composite):
         children = (*each.steps, *isolation.item_steps(each.fingerprint))
         about = name, "item", title, each.fingerprint
         return LeafStep(*about, run or each, self.item_policy, children)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its items wait for nothing but processes, so one thread can perform them all."""
+        errors = self.errors
+        has_waits = (
+            errors.retry.attempts > 1 or errors.circuit or self.item_timeout or self.isolation
+        )
+        return not has_waits and all(getattr(step, "is_plain", False) for step in self.steps.steps)
 
     def run(self, ctx: StepContext) -> Json:
         found, ctx = ctx.perform_next(self.items, 0)
@@ -236,6 +246,18 @@ def _aliases(scope: Scope) -> dict[str, str]:
     }
 
 
+def _shares_thread(map_step: Map, ctx: StepContext) -> bool:
+    """Whether one thread can perform all items of a map in this run."""
+    run = ctx.run
+    return (
+        map_step.is_plain
+        and run.plan_log is None
+        and run.hooks.is_empty
+        and run.budgets.time_left(ctx) is None
+        and not run.shared(Tracking).is_on
+    )
+
+
 class _MapProgress:
     """Counts the outcomes of items and decides whether more items start."""
 
@@ -247,6 +269,12 @@ class _MapProgress:
         self.ctx = ctx
         self.shows_all = ctx.run.plan_log is not None
         """A dry run shows every item, also those that a run would not reach."""
+        self.shares_thread = _shares_thread(map_step, ctx)
+        self._shared_ctx = ctx
+        """For items that share one thread: it keeps their events until `commit`."""
+        if self.shares_thread:
+            self._batch = ctx.run.events.batch()
+            self._shared_ctx = replace(ctx, run=replace(ctx.run, events=self._batch))
         self._short = _short_names(ctx.scope)
         self._aliases = _aliases(ctx.scope)
         self.total = total
@@ -322,17 +350,32 @@ class _MapProgress:
         return rest if left is None else min(rest, left)
 
     def perform(self, work: WorkItem) -> Outcome:
+        if self.worktrees is None:
+            return finish(self._perform(*self.item_step(work), work))
         item, ctx = self.item_step(work)
-        if self.worktrees is not None:
-            return self.worktrees.perform(item, ctx, partial(self._count, work))
+        return self.worktrees.perform(item, ctx, partial(self._count, work))
+
+    def perform_async(self, work: WorkItem) -> Coroutine[Order, Any, Outcome]:
+        return self._perform(*self._item_step(work, self._shared_ctx), work)
+
+    async def _perform(self, item: Step, ctx: StepContext, work: WorkItem) -> Outcome:
         known = ctx.run.replay.find(item, ctx)
         if known is None:
-            return perform_new(item, ctx)
+            return await perform_new_async(item, ctx)
         self._replayed.add(work.order)
         return known
 
+    def commit(self) -> None:
+        """Record the events of items that share a thread."""
+        self._batch.commit()
+
     def item_step(self, work: WorkItem) -> tuple[Steps | LeafStep, StepContext]:
         """The step of an item and its context."""
+        return self._item_step(work, self.ctx)
+
+    def _item_step(
+        self, work: WorkItem, around: StepContext
+    ) -> tuple[Steps | LeafStep, StepContext]:
         title = self.ctx.run.secrets.mask(item_title(work.item))
         if self.worktrees is None:
             item = self.map.item_step(work.key, title)
@@ -340,7 +383,7 @@ class _MapProgress:
             run = partial(self.worktrees.run_item, self.map.steps, title, work.key)
             item = self.map.item_step(work.key, title, self.map.isolation, FunctionAction(run))
         scope = self.ctx.scope.frame("item", phase=self._names(work))
-        return item, self.ctx.child(item, scope=scope, order=work.order)
+        return item, around.child(item, scope=scope, order=work.order)
 
     def _names(self, work: WorkItem) -> dict[str, Json]:
         names: dict[str, Json] = {

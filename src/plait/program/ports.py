@@ -89,18 +89,19 @@ class Subflow(Protocol):
 class Processes(Protocol):
     """Shell commands and git."""
 
-    def shell(
+    async def shell(
         self,
         bound: BoundScript,
         *,
         shell: str,
         cwd: str,
         env: Mapping[str, str],
+        more_env: Mapping[str, str],
         stdin: bytes,
         timeout: float | None,
         stop: StopSignal,
     ) -> ProcessResult:
-        """Run a bound script to its end.
+        """Run a bound script to its end; `more_env` is added to `env`, which many steps share.
 
         Raises ProcessError if it times out or the run stops.
         """

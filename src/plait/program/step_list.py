@@ -38,14 +38,14 @@ class StepList(Composite):
     def children(self) -> Many[Step]:
         return self.steps
 
-    def run(self, ctx: StepContext) -> Json:
+    async def run(self, ctx: StepContext) -> Json:
         captures: dict[str, Json] = {}
         output: Json = None
         truncated: Json = None
         last = len(self.steps) - 1
         planned_failure: StepError | None = None
         for order, step in enumerate(self.steps):
-            outcome, ctx = ctx.perform_next(step, order, is_last=order == last)
+            outcome, ctx = await ctx.perform_next_async(step, order, is_last=order == last)
             match outcome:
                 case Succeeded(value):
                     assert isinstance(value, dict)

@@ -268,15 +268,19 @@ environments = st.lists(
 )
 
 
-@given(environments)
-def test_each_environment_arrives_whatever_came_before(environments: list[dict[str, str]]) -> None:
+@given(environments, st.booleans())
+def test_each_environment_arrives_whatever_came_before(
+    environments: list[dict[str, str]], is_split: bool
+) -> None:
     ours = guardian_client._Environments()
+    base = environments[0] if environments else {}
     for env in environments:
+        shared, own = (base, env) if is_split else (env, {})
         expected = {
             guardian_client.encode_text(name): guardian_client.encode_text(value)
-            for name, value in env.items()
+            for name, value in {**shared, **own}.items()
         }
-        whole, more = ours.pack_env(env)
+        whole, more = ours.pack_env(shared, own)
         assert guardian._unpack(whole[:-1]) | guardian._unpack(more[:-1]) == expected
 
 
@@ -516,7 +520,9 @@ def start(
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     directory = os.open("/", os.O_RDONLY)
-    order = guardian_client._order(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 0, 0, 4)
+    order = guardian_client._order(
+        ["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, {}, 0, 0, 4
+    )
     lane = keeper.send(order, (directory, nothing, write, nothing), shared=shared)
     for fd in (write, nothing, directory):
         os.close(fd)

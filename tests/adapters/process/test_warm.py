@@ -57,7 +57,7 @@ class Keeper:
         how = 0 if has_input else guardian.NO_INPUT
         streams = (given, write, write) if has_input else (write, write)
         lane = self.keeper.send(
-            guardian_client._order(argv, env, how, 0, 1 + len(streams) + len(files)),
+            guardian_client._order(argv, env, {}, how, 0, 1 + len(streams) + len(files)),
             (directory, *streams, *files),
             shared=False,
         )

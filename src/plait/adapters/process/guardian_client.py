@@ -1,7 +1,8 @@
 """Plait's end of the guardian: start it when it is needed, send orders, replace it if it dies.
 
 A `Job` is one process and all that it starts. It has a channel to the guardian: closing the job, or
-the death of Plait, ends it. A channel serves another job if the one before ended by itself.
+the death of Plait, ends it. A channel serves another job if the one before ended by itself. The
+jobs of a `JobGroup` share one channel.
 
 The guardian is the compiled one (guardian.c) where there is one and it works, and guardian.py
 otherwise. A new guardian gets its first order when it has reported that it is ready: so one that
@@ -47,6 +48,8 @@ WAS_STOPPED: Final = (
     "the guardian, through which Plait starts and ends processes, had been stopped (SIGSTOP) and "
     "was continued: meanwhile nothing could be started, and no timeout held"
 )
+
+NO_VARIABLES: Final[Mapping[str, str]] = {}
 
 Stdio: TypeAlias = tuple[int | None, int, int]
 """A child's standard streams; None: nothing to read."""
@@ -113,6 +116,9 @@ class Job:
         """The reports that have arrived; a GuardianError if the guardian died."""
         assert self._channel is not None
         reports = self._channel.receive()
+        if reports is None:
+            return [_no_channel(self._id)]
+        reports = [report for report in reports if report.id == self._id]
         for report in reports:
             if report.kind in (wire.EXITED, wire.CLOSED):
                 self._exited = not report.open_streams
@@ -151,6 +157,7 @@ def start(
     *,
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str],
+    more_env: Mapping[str, str] = NO_VARIABLES,
     stdio: Stdio | None = None,
     stdin: int | None = None,
     files: Sequence[int] = (),
@@ -159,6 +166,7 @@ def start(
 ) -> Job:
     """Start a program. If it cannot be started, the report REFUSED follows.
 
+    Its environment is `env` with `more_env`; it costs less if `env` is the same as before.
     Without `stdio` its output is captured: reports bring it, and its input is `stdin`, or nothing.
     The child gets only these descriptors. `in_our_group`: it shares our process group, so that a
     terminal treats both alike. `spares`: refuse to start it if fewer descriptors would be left.
@@ -169,11 +177,12 @@ def start(
     order = _order(
         argv,
         env,
+        more_env,
         flags | (wire.CAPTURE if captured else 0),
         os.getpgrp() if in_our_group else 0,
         1 + len(given) + len(files),
     )
-    directory = _directory(cwd, argv[0])
+    directory = open_directory(cwd, argv[0])
     descriptors = [directory, *given, *files]
     try:
         if spares and directory >= _CHECKED_FROM:
@@ -191,6 +200,138 @@ def start(
     finally:
         os.close(directory)
     raise _guardian_lost()
+
+
+class JobGroup:
+    """Many jobs on one channel, for a thread that serves them all.
+
+    Orders are sent together by `flush`. Closing the group ends the jobs that still run.
+    """
+
+    def __init__(self) -> None:
+        self._channel: _Channel | None = None
+        self._running: set[int] = set()
+        self._unsent: list[bytes] = []
+        self._is_reusable = True
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        more_env: Mapping[str, str] = NO_VARIABLES,
+        stdin: int | None = None,
+        files: Sequence[int] = (),
+    ) -> GroupJob:
+        """Start a program with captured output. If it cannot be started, REFUSED is reported.
+
+        The descriptors may be closed afterwards.
+        """
+        given = [*files] if stdin is None else [stdin, *files]
+        flags = wire.CAPTURE | (wire.NO_INPUT if stdin is None else 0)
+        order = _order(argv, env, more_env, flags, 0, len(given), cwd)
+        channel = self._open_channel(argv[0])
+        channel.last_id += 1
+        order = _with_id(order, channel.last_id)
+        if given:
+            self.flush()
+            try:
+                sent = _send_with(channel.socket, order, given)
+            except OSError as error:
+                raise self._send_error(argv[0], error) from None
+            if sent < len(order):
+                self._unsent.append(order[sent:])
+        else:
+            self._unsent.append(order)
+        self._running.add(channel.last_id)
+        return GroupJob(self, channel.last_id)
+
+    def _open_channel(self, program: str) -> _Channel:
+        if (
+            self._channel is not None
+            and not self._running
+            and self._channel.guardian.has_ended_now()
+        ):
+            _replace(self._channel.guardian)
+            self._channel = None
+        for _ in range(2):
+            if self._channel is not None:
+                return self._channel
+            guardian = _guardian(in_our_session=False)
+            try:
+                self._channel = guardian.open_channel(shared=True)
+            except OSError as error:
+                if error.errno not in _GUARDIAN_GONE:
+                    raise no_room(program, error) from None
+                _replace(guardian)
+        raise _guardian_lost()
+
+    def _send_error(self, program: str, error: OSError) -> PlaitError:
+        return _guardian_lost() if error.errno in _GUARDIAN_GONE else no_room(program, error)
+
+    def flush(self) -> None:
+        """Send the orders; that the guardian is lost, `reports` says."""
+        if not self._unsent or self._channel is None:
+            return
+        data, self._unsent = b"".join(self._unsent), []
+        with contextlib.suppress(OSError):
+            self._channel.send_all(data)
+
+    def fileno(self) -> int:
+        """Of the channel, which may become another one when a job starts; -1: there is none."""
+        return -1 if self._channel is None else self._channel.socket.fileno()
+
+    def reports(self) -> list[JobReport]:
+        """The reports about jobs that have arrived; a GuardianError if the guardian died."""
+        if self._channel is None:
+            return []
+        reports = self._channel.receive()
+        if reports is None:
+            self._channel = None
+            reports = [_no_channel(id_) for id_ in sorted(self._running)]
+        return [report for report in reports if report.id in self._running]
+
+    def check_guardian(self) -> None:
+        """Continue the guardian if it was stopped, and report that."""
+        if self._channel is not None:
+            self._channel.guardian.check()
+
+    def command(self, id_: int, kind: bytes, number: int, grace: float) -> None:
+        self._is_reusable = False
+        if self._channel is not None:
+            self._unsent.append(wire.COMMAND.pack(kind, id_, number, grace))
+            self.flush()
+
+    def remove(self, id_: int) -> None:
+        """Forget a job that has ended."""
+        self._running.discard(id_)
+
+    def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        if self._is_reusable and not self._running and not self._unsent:
+            channel.give_back()
+        else:
+            channel.close()
+
+
+class GroupJob:
+    """A process of a group."""
+
+    __slots__ = ("_group", "id")
+
+    def __init__(self, group: JobGroup, id_: int) -> None:
+        self._group = group
+        self.id = id_
+
+    def end(self, grace: float | None = None) -> None:
+        """Ask every process of the job to end, and kill it after the grace; OVER is reported."""
+        self._group.command(self.id, wire.END, 0, grace_seconds() if grace is None else grace)
+
+    def close(self) -> None:
+        self._group.remove(self.id)
 
 
 _CHECKED_FROM: Final = 100
@@ -272,23 +413,34 @@ def encode_text(text: str) -> bytes:
 
 
 def _order(
-    argv: Sequence[str], env: Mapping[str, str], flags: int, group: int, descriptors: int
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    more_env: Mapping[str, str],
+    flags: int,
+    group: int,
+    descriptors: int,
+    directory: str = "",
 ) -> bytes:
-    """An order as bytes; `_Channel.send` puts its id in."""
+    """An order as bytes, without its id. Without a `directory`, its first descriptor is one."""
     if not argv:
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
         words = _join_words(argv)
-        pairs, more = _ENVIRONMENTS.pack_env(env if type(env) is dict else dict(env))
+        pairs, more = _ENVIRONMENTS.pack_env(env if type(env) is dict else dict(env), more_env)
     except UnicodeEncodeError:
         raise _unsendable(argv[0], "an argument or variable holds half a character") from None
     except ValueError:
         raise _unsendable(
             argv[0], "an argument or variable holds NUL, or a variable's name '='"
         ) from None
-    sizes = len(words), len(pairs), len(more), 0
+    place = _join_words([directory]) if directory else b""
+    sizes = len(words), len(pairs), len(more), len(place)
     head = wire.HEAD.pack(wire.JOB, flags, descriptors, 0, *sizes, group)
-    return b"".join((head, words, pairs, more))
+    return b"".join((head, words, pairs, more, place))
+
+
+def _with_id(order: bytes, id_: int) -> bytes:
+    return b"".join((order[:_ID_AT], _ID.pack(id_), order[_ID_AT + _ID.size :]))
 
 
 class _Environments:
@@ -298,21 +450,24 @@ class _Environments:
         # One object, so that threads need no lock.
         self._last: tuple[dict[str, str], bytes] = ({}, b"")
 
-    def pack_env(self, env: dict[str, str]) -> tuple[bytes, bytes]:
+    def pack_env(self, env: dict[str, str], more: Mapping[str, str]) -> tuple[bytes, bytes]:
         """A whole environment, often an earlier one, and the variables that differ from it."""
         last, packed = self._last
-        changed = {name: value for name, value in env.items() if last.get(name) != value}
-        gone = len(last) + sum(name not in last for name in changed) - len(env)
-        if gone or len(changed) > MOST_CHANGES:
-            packed, changed = _pack_variables(env), {}
-            self._last = (dict(env), packed)
-        return packed, _pack_variables(changed)
+        if env != last:
+            changed = {name: value for name, value in env.items() if last.get(name) != value}
+            gone = len(last) + sum(name not in last for name in changed) - len(env)
+            if gone or len(changed) > MOST_CHANGES:
+                packed = _pack_variables(env)
+                self._last = (dict(env), packed)
+            else:
+                more = {**changed, **more}
+        return packed, _pack_variables(more)
 
 
 _ENVIRONMENTS = _Environments()
 
 
-def _pack_variables(env: dict[str, str]) -> bytes:
+def _pack_variables(env: Mapping[str, str]) -> bytes:
     if any("=" in name or not name for name in env):
         raise ValueError("a variable without a usable name")
     return _join_words([f"{name}={value}" for name, value in env.items()])
@@ -334,7 +489,7 @@ def _unsendable(program: str, why: str) -> ProcessError:
     )
 
 
-def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
+def open_directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
     try:
         return os.open(
             cwd or ".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -360,7 +515,7 @@ def _directory(cwd: str | os.PathLike[str] | None, program: str) -> int:
 
 
 class _Channel:
-    """Our end of a channel to the guardian, which serves one job at a time."""
+    """Our end of a channel to the guardian."""
 
     __slots__ = ("__weakref__", "_came", "_is_new", "guardian", "is_shared", "last_id", "socket")
 
@@ -375,8 +530,11 @@ class _Channel:
         self._is_new = True
         """The guardian may have had no descriptor for it."""
 
-    def receive(self) -> list[JobReport]:
-        """The reports of the last job that have arrived; a GuardianError if the guardian died."""
+    def receive(self) -> list[JobReport] | None:
+        """The reports that have arrived; a GuardianError if the guardian died.
+
+        None: the guardian has no more descriptors, so it closed the channel before it used it.
+        """
         try:
             data = self.socket.recv(_ROOM)
         except BlockingIOError:
@@ -384,21 +542,30 @@ class _Channel:
         except ConnectionError:
             data = b""
         if not data and self._is_new and not self.guardian.has_ended():
-            return [_no_channel(self.last_id)]
+            return None
         if not data:
             _replace(self.guardian)
             raise _guardian_lost()
         self._is_new = False
         reports, self._came = split_reports(self._came + data if self._came else data)
-        return [report for report in reports if report.id == self.last_id]
+        return reports
 
     def send(self, order: bytes, descriptors: Sequence[int]) -> None:
         self.last_id += 1
-        order = b"".join((order[:_ID_AT], _ID.pack(self.last_id), order[_ID_AT + _ID.size :]))
+        order = _with_id(order, self.last_id)
         sent = _send_with(self.socket, order, descriptors)
         if sent < len(order):
+            self.send_all(order[sent:])
+
+    def send_all(self, data: bytes) -> None:
+        """Send all data; the guardian always reads on."""
+        try:
+            sent = self.socket.send(data, _NO_SIGNAL)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
             self.socket.setblocking(True)
-            self.socket.sendall(order[sent:], _NO_SIGNAL)
+            self.socket.sendall(data[sent:], _NO_SIGNAL)
             self.socket.setblocking(False)
 
     def give_back(self) -> None:
@@ -495,16 +662,24 @@ class _Guardian:
         """Whether it closed its end of the request socket, or does so in this moment."""
         if self.is_dead:
             return True
+        return self._has_closed(_END_PATIENCE)
+
+    def has_ended_now(self) -> bool:
+        """Whether it is known to have ended."""
+        return self.is_dead or self._has_closed(0)
+
+    def _has_closed(self, patience: int) -> bool:
+        """Whether it closes its end of the request socket within so many milliseconds."""
         poll = select.poll()
         try:
             poll.register(self.request, select.POLLIN)
         except ValueError:  # another thread has closed ours
             return True
-        return bool(poll.poll(_END_PATIENCE))
+        return bool(poll.poll(patience))
 
     def send(self, order: bytes, descriptors: Sequence[int], *, shared: bool) -> _Channel:
         """Send an order; returns the channel of its job."""
-        channel = self._channel(shared=shared)
+        channel = self.open_channel(shared=shared)
         try:
             channel.send(order, descriptors)
         except BaseException:
@@ -526,7 +701,8 @@ class _Guardian:
         except IndexError:  # there was none, or another thread took it
             return
 
-    def _channel(self, *, shared: bool) -> _Channel:
+    def open_channel(self, *, shared: bool) -> _Channel:
+        """Return an idle channel, or a new one."""
         if shared:
             try:
                 return self.idle.pop()

@@ -21,11 +21,12 @@ import select
 import sys
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from plait.adapters.process import guardian, guardian_client
 from plait.adapters.process.guardian_client import (
     FIRST_FILE,
+    GroupJob,
     Job,
     JobReport,
     Stdio,
@@ -40,6 +41,7 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from plait.core.os_errors import start_error
 from plait.core.records import dataclass, field
 from plait.core.values import UNDEFINED, Json, json_value
+from plait.engine.coroutines import Order
 from plait.tools.invocation import CallLimits, PrimitiveResult, ProcessCall
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ def run(
     """
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace)
     program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
-    return _require_end(program, options, *_run(program, options))
+    return ProcessOrder(program, options).wait()
 
 
 def run_shell(
@@ -166,18 +168,46 @@ def run_shell(
     `passthrough`: it uses our standard streams and our process group, so that the keys of a
     terminal reach it. Then `stdin` and the options for output are ignored.
     """
-    environment = {**_without_start_files(os.environ if env is None else env), **bound.env}
+    options = _Options(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
+    program = _shell_program(bound, shell, cwd, env, stdin or b"")
+    with _ignore_interrupts() if passthrough else contextlib.nullcontext():
+        return ProcessOrder(program, options).wait()
+
+
+def order_shell(
+    bound: BoundScript,
+    *,
+    shell: str,
+    cwd: str,
+    env: Environment,
+    more_env: Environment,
+    stdin: bytes,
+    timeout: float | None,
+    overflow: bool,
+    cancel: Cancel | None,
+) -> ProcessOrder:
+    """Return the order of a bound script, for a step that awaits it."""
+    options = _Options(MAX_OUTPUT, overflow, None, cancel, timeout)
+    return ProcessOrder(_shell_program(bound, shell, cwd, env, stdin, more_env), options)
+
+
+def _shell_program(
+    bound: BoundScript,
+    shell: str,
+    cwd: str | os.PathLike[str] | None,
+    env: Environment | None,
+    stdin: bytes,
+    more_env: Environment | None = None,
+) -> _Program:
+    environment = _without_start_files(os.environ if env is None else env)
+    own = {**more_env, **bound.env} if more_env else bound.env
     flags = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
     script, files = bound.script, bound.files
     if len(encode_text(script)) > MAX_ARGUMENT:
         files = (*files, ("PLAIT_SCRIPT", encode_text(f"unset PLAIT_SCRIPT; {script}")))
         script = '. "$PLAIT_SCRIPT"'
     # `--`: a script that starts with a dash is not an option.
-    argv = [shell, *flags, "-c", "--", script]
-    options = _Options(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
-    program = _Program(argv, cwd, environment, stdin or b"", files)
-    with _ignore_interrupts() if passthrough else contextlib.nullcontext():
-        return _require_end(program, options, *_run(program, options))
+    return _Program([shell, *flags, "-c", "--", script], cwd, environment, stdin, files, own)
 
 
 def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
@@ -302,18 +332,20 @@ class _Program:
     env: Environment
     stdin: bytes = field(repr=False)
     files: Files = field(default=(), repr=False)
+    own_env: Environment = field(default_factory=dict)
+    """Variables besides `env`, which many programs share."""
 
     @property
     def name(self) -> str:
         return self.argv[0] if self.argv else ""  # `guardian_client.start` refuses that
 
     @property
-    def whole_env(self) -> Environment:
-        """With the paths of the child's files."""
+    def more_env(self) -> Environment:
+        """Its own variables, with the paths of its files."""
         if not self.files:
-            return self.env
+            return self.own_env
         paths = {name: f"/dev/fd/{fd}" for fd, (name, _) in enumerate(self.files, FIRST_FILE)}
-        return {**self.env, **paths}
+        return {**self.own_env, **paths}
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,35 +363,45 @@ class _Options:
     passthrough: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessOrder(Order):
+    """A process that somebody waits for: this thread, or a dispatcher with many others."""
+
+    program: _Program
+    options: _Options
+
+    def wait(self) -> ProcessResult:
+        return self.require_end(*_run(self.program, self.options))
+
+    def __await__(self) -> Generator[Order, ProcessResult, ProcessResult]:
+        return (yield self)
+
+    def require_end(self, why: Why, finished: ProcessResult) -> ProcessResult:
+        """Return how the program ended; raise a ProcessError if it was ended."""
+        if why == "ended":
+            return finished
+        error = _stop_error(self.program.name, why, self.options.timeout)
+        if why == "timeout":
+            error.ended = finished  # only its output shows where it hung
+        else:
+            finished.remove_files()
+        raise error
+
+
 def _run(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:
     started = time.monotonic()
     while True:
-        ours = _Ours()
+        ends = ProcessDescriptors()
         try:
-            watch = _Watch(_start(program, ours, options), ours, program.stdin, options)
-            why = watch.run_to_end(options)
+            watch = _OwnWatch(_start(program, ends, options), ends, program, options)
+            why = watch.run_to_end()
             if watch.refused is None:
                 return why, watch.make_result(time.monotonic() - started)
         finally:
-            ours.close()
+            ends.close()
         # Without room for its pipes the guardian refuses it: the end of another one makes room.
-        is_full = watch.refused in (errno.EMFILE, errno.ENFILE)
-        if not (is_full and _wait_for_end(program, options.cancel)):
-            raise _not_started(program, watch.refused)
-
-
-def _require_end(
-    program: _Program, options: _Options, why: Why, finished: ProcessResult
-) -> ProcessResult:
-    """Return how the program ended; raise a ProcessError if it was ended."""
-    if why == "ended":
-        return finished
-    error = _stop_error(program.name, why, options.timeout)
-    if why == "timeout":
-        error.ended = finished  # only its output shows where it hung
-    else:
-        finished.remove_files()
-    raise error
+        if not (watch.was_full and _wait_for_end(program, options.cancel)):
+            raise watch.not_started()
 
 
 def _stop_error(program: str, why: Why, timeout: float | None) -> ProcessError:
@@ -419,7 +461,7 @@ def _not_started(started: _Program, number: int) -> PlaitError:
 # ── starting ────────────────────────────────────────────────────────────────
 
 
-def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
+def _start(program: _Program, ends: ProcessDescriptors, options: _Options) -> Job:
     """Start it; without free descriptors, wait until another process has ended."""
     sparing = True
     while True:
@@ -429,11 +471,12 @@ def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
             # descriptors.
             with next(_STARTING):
                 try:
-                    stdio, stdin, files = _descriptors(program, ours, theirs, options)
-                    ours.job = guardian_client.start(
+                    stdio, stdin, files = open_descriptors(program, ends, theirs, options)
+                    ends.job = guardian_client.start(
                         program.argv,
                         cwd=program.cwd,
-                        env=program.whole_env,
+                        env=program.env,
+                        more_env=program.more_env,
                         stdio=stdio,
                         stdin=stdin,
                         files=files,
@@ -444,15 +487,14 @@ def _start(program: _Program, ours: _Ours, options: _Options) -> Job:
                     for fd in theirs:
                         os.close(fd)
         except guardian_client.NoDescriptors:
-            ours.close()
-            if not _more_descriptors():
+            ends.close()
+            if not raise_descriptor_limit():
                 if not sparing:
                     raise
                 sparing = _wait_for_end(program, options.cancel)
         else:
-            ours.counts = _RUNNING
-            ours.counts.begin()
-            return ours.job
+            ends.count()
+            return ends.job
 
 
 def _wait_for_end(program: _Program, cancel: Cancel | None) -> bool:
@@ -463,7 +505,7 @@ def _wait_for_end(program: _Program, cancel: Cancel | None) -> bool:
         raise _stop_error(program.name, "cancelled", None) from None
 
 
-def _more_descriptors() -> bool:
+def raise_descriptor_limit() -> bool:
     """Raise our limit as far as the system allows; False if that is not further."""
     import resource
 
@@ -533,8 +575,8 @@ _reset()
 os.register_at_fork(after_in_child=_reset)
 
 
-def _descriptors(
-    program: _Program, ours: _Ours, theirs: list[int], options: _Options
+def open_descriptors(
+    program: _Program, ends: ProcessDescriptors, theirs: list[int], options: _Options
 ) -> tuple[Stdio | None, int | None, list[int]]:
     """The child's standard streams or its input, and its files; `theirs` gets what has to be closed."""
     stdio, stdin = None, None
@@ -542,22 +584,27 @@ def _descriptors(
         if options.passthrough:
             stdio = _inherit_stdio(theirs)
         elif program.stdin:
-            stdin, ours.stdin = os.pipe()
+            stdin, ends.stdin = os.pipe()
             theirs.append(stdin)
         return stdio, stdin, [_file_with(content, theirs) for _, content in program.files]
     except OSError as error:
         raise guardian_client.no_room(program.name, error) from None
 
 
-class _Ours:
+class ProcessDescriptors:
     """Our ends of a process: the job, and the pipe to its input or -1."""
 
-    __slots__ = ("counts", "job", "stdin")
+    __slots__ = ("_counts", "job", "stdin")
 
     def __init__(self) -> None:
-        self.job: Job | None = None
-        self.counts: _Running | None = None
+        self.job: Job | GroupJob | None = None
+        self._counts: _Running | None = None
         self.stdin = -1
+
+    def count(self) -> None:
+        """Count the process as running, until `close`."""
+        self._counts = _RUNNING
+        self._counts.begin()
 
     def close(self) -> None:
         if self.stdin >= 0:
@@ -565,8 +612,8 @@ class _Ours:
         self.stdin = -1
         if self.job is not None:
             self.job.close()
-        if self.counts is not None:
-            self.counts.end()
+        if self._counts is not None:
+            self._counts.end()
 
 
 def _inherit_stdio(theirs: list[int]) -> Stdio:
@@ -626,135 +673,138 @@ def _has_terminal() -> bool:
 # ── watching ────────────────────────────────────────────────────────────────
 
 
-class _Watch:
-    """Writes the input of a process, gets its output and its end from the guardian."""
+class Watch:
+    """One process: writes its input, gets its output and its end from the guardian.
+
+    Whoever waits for it calls `receive` for its reports, `send` when its input can be written, and
+    `check` after both and at times, until it `is_done`.
+    """
 
     __slots__ = (
-        "cancel", "err", "exit", "job", "lost", "open", "ours", "out", "over", "poll", "refused", "unsent"
+        "cancel", "deadline", "ends", "err", "exit", "is_done", "job", "lost", "no_directory", "open",
+        "options", "out", "over", "poll", "program", "refused", "unsent", "why",
     )  # fmt: skip
 
-    def __init__(self, job: Job, ours: _Ours, stdin: bytes, options: _Options) -> None:
+    def __init__(
+        self,
+        job: Job | GroupJob,
+        ends: ProcessDescriptors,
+        program: _Program,
+        options: _Options,
+        poll: select.poll,
+    ) -> None:
         self.job = job
-        self.ours = ours
-        self.unsent = memoryview(stdin)
+        self.ends = ends
+        self.program = program
+        self.unsent = memoryview(program.stdin)
+        self.options = options
         self.cancel = options.cancel
         self.exit: JobReport | None = None
         self.refused: int | None = None
+        self.no_directory = False
+        """It was refused because of its directory."""
         self.lost: GuardianError | None = None
         self.open = 0
         """Streams that other processes keep open after the exit."""
         self.over = False
-        self.poll = select.poll()
-        self.poll.register(job, select.POLLIN)
+        self.why: Why | None = None
+        """Why it ended or is being ended; None: it runs."""
+        self.is_done = False
+        timeout = options.timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.poll = poll
         limit, overflow, on_output = options.max_output, options.overflow, options.on_output
         self.out = StreamCapture("stdout", limit, overflow=overflow, on_output=on_output)
         self.err = StreamCapture("stderr", limit, overflow=overflow, on_output=on_output)
-        if ours.stdin >= 0:
-            os.set_blocking(ours.stdin, False)
+        if ends.stdin >= 0:
+            os.set_blocking(ends.stdin, False)
             self.send()
-            if ours.stdin >= 0:
-                self.poll.register(ours.stdin, select.POLLOUT)
+            if ends.stdin >= 0:
+                poll.register(ends.stdin, select.POLLOUT)
 
-    def run_to_end(self, options: _Options) -> Why:
-        """Serve the process until it ends, or end it."""
-        why: Why | None = None
-        try:
-            why = self.until_end(options.timeout)
-        finally:  # also after an interrupt: nothing else would end it
-            if why is None:
-                self.discard_output()
-            if why != "ended":
-                self.end(options.grace)
-        if self.open:
-            self.end(options.grace)  # processes that keep the output open
-        return why
+    def check(self) -> None:
+        """Decide by the reports, the clock and the cancel signal whether it is done or is to end.
 
-    def until_end(self, timeout: float | None) -> Why:
-        """Serve the process until it has ended and its output is read, or time is up."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.refused is None and (self.exit is None or self.open):
-            if self.cancel is not None and self.cancel.is_set():
-                self.serve(0.0)  # it may have ended by itself just now
-                return "ended" if self.exit is not None else "cancelled"
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return "ended" if self.exit is not None else "timeout"
-            exited = self.exit is not None
-            self.serve(left)
-            if self.lost is not None:
-                raise self.lost
-            if self.open and not exited:
-                until_eof = time.monotonic() + EOF_GRACE
-                deadline = until_eof if deadline is None else min(deadline, until_eof)
-        return "ended"
-
-    def end(self, grace: float | None) -> None:
-        """End all processes of the job; read on, so that none blocks on a full pipe."""
-        grace = grace_seconds() if grace is None else grace
-        cancel, self.cancel = self.cancel, None
-        self.job.end(grace)
-        deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
-        while (
-            not (self.over or self.lost or self.refused)
-            and (left := deadline - time.monotonic()) > 0
-        ):
-            if cancel is not None and getattr(cancel, "at_once", False):
+        Raises a GuardianError if the guardian was lost.
+        """
+        if self.why is not None:  # it is being ended
+            if self.over or self.lost or self.refused is not None or self._is_late():
+                self.is_done = True
+            elif self.cancel is not None and getattr(self.cancel, "at_once", False):
                 self.job.end(0.0)
-                cancel = None
-            self.serve(left if cancel is None else min(left, CANCEL_PAUSE))
+                self.cancel = None
+        elif self.lost is not None:
+            raise self.lost
+        elif self.refused is not None or (self.exit is not None and not self.open):
+            self.why = "ended"
+            self.is_done = True
+        elif self.cancel is not None and self.cancel.is_set():
+            self._stop("cancelled" if self.exit is None else "ended")
+        elif self._is_late():
+            self._stop("timeout" if self.exit is None else "ended")
 
-    def discard_output(self) -> None:
+    def _is_late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def _stop(self, why: Why) -> None:
+        """End all processes of the job; output is read on, so that none blocks on a full pipe."""
+        self.why = why
+        grace = grace_seconds() if self.options.grace is None else self.options.grace
+        self.job.end(grace)
+        self.deadline = time.monotonic() + grace + guardian.GIVE_UP + 1
+
+    @property
+    def was_full(self) -> bool:
+        """Whether the guardian had no descriptors for it."""
+        return self.refused in (errno.EMFILE, errno.ENFILE)
+
+    def not_started(self) -> PlaitError:
+        """Return why it could not be started."""
+        program = self.program
+        if self.no_directory:
+            with contextlib.suppress(OSError):
+                os.close(guardian_client.open_directory(program.cwd, program.name))
+        return _not_started(program, self.refused or 0)
+
+    def abandon(self) -> None:
+        """End it: nobody wants its result any more."""
         self.out.discard()
         self.err.discard()
+        if self.why is None:
+            self._stop("cancelled")
 
-    def serve(self, seconds: float | None) -> None:
-        """Wait for the next event, and handle it."""
-        if self.cancel is not None:
-            seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
-        seconds = guardian_client.CHECK if seconds is None else min(seconds, guardian_client.CHECK)
-        # Rounded up: a wait that ends too early would be followed by a busy loop.
-        found = self.poll.poll(seconds * 1000 + 1)
-        if not found:
-            self.job.check_guardian()
-        for fd, _ in found:
-            if fd == self.job.fileno():
-                self.receive_reports()
-            else:
-                self.send()
-
-    def receive_reports(self) -> None:
-        try:
-            reports = self.job.reports()
-        except GuardianError as error:
-            self.lost = error
-            self.poll.unregister(self.job)
-            return
-        for report in reports:
-            if report.stdout:
-                self.out.add(report.stdout)
-            if report.stderr:
-                self.err.add(report.stderr)
-            if report.kind == guardian.EXITED:
-                self.exit = report
-            elif report.kind == guardian.REFUSED:
-                self.refused = report.number
-            elif report.kind == guardian.OVER:
-                self.over = True
-            if self.exit is not None:
-                self.open = report.open_streams
+    def receive(self, report: JobReport) -> None:
+        if report.stdout:
+            self.out.add(report.stdout)
+        if report.stderr:
+            self.err.add(report.stderr)
+        if report.kind == guardian.EXITED:
+            self.exit = report
+            if report.open_streams and self.why is None:
+                until_eof = time.monotonic() + EOF_GRACE
+                self.deadline = (
+                    until_eof if self.deadline is None else min(self.deadline, until_eof)
+                )
+        elif report.kind == guardian.REFUSED:
+            self.refused = report.number
+            self.no_directory = report.open_streams == guardian.NO_DIRECTORY
+        elif report.kind == guardian.OVER:
+            self.over = True
+        if self.exit is not None:
+            self.open = report.open_streams
 
     def send(self) -> None:
         try:
-            self.unsent = self.unsent[os.write(self.ours.stdin, self.unsent[:1048576]) :]
+            self.unsent = self.unsent[os.write(self.ends.stdin, self.unsent[:1048576]) :]
         except BlockingIOError:
             return
         except BrokenPipeError:
             self.unsent = self.unsent[:0]  # it closed its input, which it may
         if not self.unsent:
             with contextlib.suppress(KeyError):  # not registered yet, if all went at once
-                self.poll.unregister(self.ours.stdin)
-            os.close(self.ours.stdin)
-            self.ours.stdin = -1
+                self.poll.unregister(self.ends.stdin)
+            os.close(self.ends.stdin)
+            self.ends.stdin = -1
 
     def make_result(self, duration: float) -> ProcessResult:
         out, err = self.out, self.err
@@ -775,3 +825,60 @@ class _Watch:
             stdout_lost=out.lost,
             stderr_lost=err.lost,
         )
+
+
+class _OwnWatch(Watch):
+    """A process that this thread waits for."""
+
+    __slots__ = ("_job",)
+
+    def __init__(
+        self, job: Job, ends: ProcessDescriptors, program: _Program, options: _Options
+    ) -> None:
+        super().__init__(job, ends, program, options, select.poll())
+        self._job = job
+        self.poll.register(job, select.POLLIN)
+
+    def run_to_end(self) -> Why:
+        """Serve the process until it ends, or end it."""
+        try:
+            self._serve_until_done()
+        finally:  # also after an interrupt: nothing else would end it
+            if self.why is None:
+                self.abandon()
+                self._serve_until_done()
+        assert self.why is not None
+        return self.why
+
+    def _serve_until_done(self) -> None:
+        while not self.is_done:
+            if self.why is None and self.cancel is not None and self.cancel.is_set():
+                self.serve(0.0)  # it may have ended by itself just now
+            self.check()
+            if not self.is_done:
+                self.serve(None if self.deadline is None else self.deadline - time.monotonic())
+
+    def serve(self, seconds: float | None) -> None:
+        """Wait for the next event, and handle it."""
+        if self.cancel is not None:
+            seconds = CANCEL_PAUSE if seconds is None else min(seconds, CANCEL_PAUSE)
+        seconds = guardian_client.CHECK if seconds is None else min(seconds, guardian_client.CHECK)
+        # Rounded up: a wait that ends too early would be followed by a busy loop.
+        found = self.poll.poll(max(0.0, seconds) * 1000 + 1)
+        if not found:
+            self._job.check_guardian()
+        for fd, _ in found:
+            if fd == self._job.fileno():
+                self._receive_reports()
+            else:
+                self.send()
+
+    def _receive_reports(self) -> None:
+        try:
+            reports = self._job.reports()
+        except GuardianError as error:
+            self.lost = error
+            self.poll.unregister(self._job)
+            return
+        for report in reports:
+            self.receive(report)

@@ -39,28 +39,31 @@ class ShellAction:
     )
     """The bound script, if it has no placeholders: a map runs it for each item."""
 
+    is_plain = True
+    """It waits for nothing but a process."""
+
     def plan(self, ctx: StepContext) -> Plan:
         values = ctx.scope if self.values is None else self.values
         bound = self._constant[0] if self._constant else self.bind(values)
         ctx.run.secrets.add_derived(bound.secrets)
         return Plan("shell", bound.shown, bound)
 
-    def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
+    async def execute(self, plan: Plan, ctx: StepContext) -> dict[str, Json]:
         run, bound = ctx.run, plan.data
         if self.is_title:
             run.events.set_title(ctx.path, command_title(run.secrets.mask(plan.shown)))
-        env = {
-            **ctx.env,
+        own_env = {
             "PLAIT_RUN": run.id,
             "PLAIT_ATTEMPT": str(ctx.attempt),
             "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
         }
         try:
-            ended = run.services.get(Processes).shell(
+            ended = await run.services.get(Processes).shell(
                 bound,
                 shell=self.shell,
                 cwd=ctx.directory,
-                env=env,
+                env=ctx.env,
+                more_env=own_env,
                 stdin=b"",
                 timeout=run.budgets.time_left(ctx),
                 stop=run.stop,
