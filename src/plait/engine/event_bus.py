@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from plait.core.hints import TYPE_CHECKING
+from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.engine.events import (
     Event,
     EventRecord,
@@ -113,7 +113,7 @@ class EventBus:
         """By path: titles of running steps that differ from what their authors wrote."""
         self._noted: set[str] = set() if noted is None else noted
         self._starting = threading.Lock()
-        self._reporter: _Reporter | _Silence = (
+        self._reporter: _AnyReporter = (
             _Reporter(journal, list(watchers), self._record_long_starts) if reports else _Silence()
         )
 
@@ -254,11 +254,13 @@ class EventBatch(EventBus):
     def __init__(self, bus: EventBus) -> None:
         self.__dict__.update(bus.__dict__)
         self._kept: list[Event] = []
-        self._reported: list[Event] = []
+        self._reports = _KeptReports(self._reporter)
+        self._reporter = self._reports
 
     def _record(self, events: tuple[Event, ...], reported: tuple[Event, ...]) -> None:
         self._kept += events
-        self._reported += reported
+        for event in reported:
+            self._reporter.report(event)
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
         super().emit_start(event, at_once=False)
@@ -270,9 +272,30 @@ class EventBatch(EventBus):
     def commit(self) -> None:
         """Record what was kept, then report it."""
         kept, self._kept = self._kept, []
-        reported, self._reported = self._reported, []
         if kept:
-            super()._record(tuple(kept), tuple(reported))
+            self._journal.append(*kept)
+            if self._full_durability:
+                self._journal.sync()
+        self._reports.pass_on()
+
+
+class _KeptReports:
+    """Keeps reports in order, until what happened before them is recorded."""
+
+    def __init__(self, reporter: _AnyReporter) -> None:
+        self._reporter = reporter
+        self._kept: list[Event] = []
+
+    def report(self, event: Event) -> None:
+        self._kept.append(event)
+
+    def pass_on(self) -> None:
+        kept, self._kept = self._kept, []
+        for event in kept:
+            self._reporter.report(event)
+
+    def close(self) -> None:
+        """The bus that it belongs to closes the reporter."""
 
 
 class _Silence:
@@ -346,3 +369,6 @@ class _Reporter:
             except Exception:
                 # A view that breaks must not break the run that it shows.
                 self._watchers.remove(watch)
+
+
+_AnyReporter: TypeAlias = "_Reporter | _KeptReports | _Silence"
