@@ -24,7 +24,7 @@ LOADED = [
     (["--version"],                                                    2,   1480),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,  37520),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              60, 105780),
-    (["run", "flow.yaml"],                                           176, 274540),
+    (["run", "flow.yaml"],                                           176, 283047),
     (["check", "flow.yaml"],                                         163, 262260),
     (["runs"],                                                        67, 101790),
 ]  # fmt: skip
