@@ -53,8 +53,10 @@ BY_FILE, BY_PYTHON, BY_THREADS, BY_PARALLEL, EXECUTED = (
 )  # fmt: skip
 MOST = 1.3
 """Times xargs."""
-MOST_ENGINE, MOST_RECORD, MOST_START = 60e-6, 30e-6, 0.150
+MOST_ENGINE, MOST_RECORD, MOST_START = 60e-6, 20e-6, 0.150
 """Seconds for a step without a process, for its record, and for a run above its only command."""
+MOST_ITEM = 100e-6
+"""Seconds for an item that starts no process, with its records."""
 SYNC_PAUSE = 0.02
 """Seconds between two syncs, as in a run."""
 
@@ -330,14 +332,16 @@ def _engine_table(title: str) -> Table:
     rows = [
         _part("a step of an item", engine["step"], MOST_ENGINE),
         _part("an item with one step", engine["item"]),
-        _part("a record, 1 thread", record[1]),
+        _part("the same, with its records", engine["recorded"], MOST_ITEM),
+        _part("a record, 1 thread", record[1], MOST_RECORD),
         _part("a record, 8 threads", record[8], MOST_RECORD),
     ]
     return Table(
         title,
         "Computing time, by the clock of the process. A step that starts no process, in a run "
         "whose journal "
-        "keeps nothing; then the end of a step in a journal on disk, which is synced every 20 ms, "
+        "keeps nothing; then an item in a run with a journal on disk; then "
+        "the end of a step in a journal on disk, which is synced every 20 ms, "
         "as in a "
         "run. An item is a step that holds others, so an item with one step is two.",
         ("", "least time", "median"),
@@ -364,8 +368,14 @@ def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict
             rounds=rounds,
             clock=time.process_time,
         )
+        recorded = race_once_each(
+            {"": lambda number: _recorded(os.path.join(folder, f"{number}"), items)},
+            rounds=rounds,
+            clock=time.process_time,
+        )[""]
     one, eleven = seen["1"], seen[str(many)]
     return {
+        "recorded": Times(recorded.least / items, recorded.median / items),
         "item": Times(one.least / items, one.median / items),
         "step": Times(
             (eleven.least - one.least) / items / (many - 1),
@@ -383,6 +393,13 @@ def _performed(journal: Journal, folder: str, items: int, steps: int, *, paralle
     finally:
         run.events.close()
     assert isinstance(outcome, Succeeded)
+
+
+def _recorded(folder: str, items: int) -> None:
+    os.mkdir(folder)
+    journal = SqliteJournal(folder, write=True, create=True)
+    _performed(journal, folder, items, 1)
+    journal.close()
 
 
 def _record_times(*, records: int = 8000, rounds: int = 5) -> dict[int, Times]:
