@@ -71,6 +71,8 @@ class Dispatcher:
         self._is_full = False
         """There were no descriptors for a process: wait until another one has ended."""
         self._next_check = 0.0
+        self._directory: tuple[str | os.PathLike[str] | None, str] = "/", "/"
+        """The last directory, as given and as an absolute path."""
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -174,7 +176,7 @@ class Dispatcher:
             _, stdin, files = open_descriptors(program, ends, theirs, options)
             ends.job = job = self._jobs.start(
                 program.argv,
-                cwd=os.path.abspath(program.cwd or "."),
+                cwd=self._absolute(program.cwd),
                 env=program.env,
                 more_env=program.more_env,
                 stdin=stdin,
@@ -193,6 +195,12 @@ class Dispatcher:
         if ends.stdin >= 0:
             self._by_input[ends.stdin] = item
 
+    def _absolute(self, directory: str | os.PathLike[str] | None) -> str:
+        """The path of a directory for the guardian, whose own directory is another one."""
+        if directory != self._directory[0]:
+            self._directory = directory, os.path.abspath(directory or ".")
+        return self._directory[1]
+
     def _serve(self) -> None:
         """Wait for reports, and let the items go on whose process has ended."""
         for item in self._receive():
@@ -206,6 +214,8 @@ class Dispatcher:
             else:
                 if watch.is_done:
                     self._settle(item, watch)
+                elif watch.is_cancelled:
+                    self._next_check = 0.0
 
     def _receive(self) -> list[_Item]:
         """Wait for reports; return the items to look at."""

@@ -201,7 +201,7 @@ def _shell_program(
 ) -> _Program:
     environment = _without_start_files(os.environ if env is None else env)
     own = {**more_env, **bound.env} if more_env else bound.env
-    flags = ["--norc", "--noprofile"] if os.path.basename(shell) == "bash" else []
+    flags = ["--norc", "--noprofile"] if shell.rpartition("/")[2] == "bash" else []
     script, files = bound.script, bound.files
     if len(encode_text(script)) > MAX_ARGUMENT:
         files = (*files, ("PLAIT_SCRIPT", encode_text(f"unset PLAIT_SCRIPT; {script}")))
@@ -681,8 +681,8 @@ class Watch:
     """
 
     __slots__ = (
-        "cancel", "deadline", "ends", "err", "exit", "is_done", "job", "lost", "no_directory", "open",
-        "options", "out", "over", "poll", "program", "refused", "unsent", "why",
+        "cancel", "deadline", "ends", "err", "exit", "is_cancelled", "is_done", "job", "lost",
+        "no_directory", "open", "options", "out", "over", "poll", "program", "refused", "unsent", "why",
     )  # fmt: skip
 
     def __init__(
@@ -710,6 +710,7 @@ class Watch:
         self.why: Why | None = None
         """Why it ended or is being ended; None: it runs."""
         self.is_done = False
+        self.is_cancelled = False
         timeout = options.timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.poll = poll
@@ -738,8 +739,11 @@ class Watch:
         elif self.refused is not None or (self.exit is not None and not self.open):
             self.why = "ended"
             self.is_done = True
-        elif self.cancel is not None and self.cancel.is_set():
+        elif self.is_cancelled:
             self._stop("cancelled" if self.exit is None else "ended")
+        elif self.cancel is not None and self.cancel.is_set():
+            # It may have ended by itself just now: look at its reports once more.
+            self.is_cancelled = True
         elif self._is_late():
             self._stop("timeout" if self.exit is None else "ended")
 
@@ -851,12 +855,13 @@ class _OwnWatch(Watch):
         return self.why
 
     def _serve_until_done(self) -> None:
+        self.check()
         while not self.is_done:
-            if self.why is None and self.cancel is not None and self.cancel.is_set():
-                self.serve(0.0)  # it may have ended by itself just now
-            self.check()
-            if not self.is_done:
+            if self.why is None and self.is_cancelled:
+                self.serve(0.0)
+            else:
                 self.serve(None if self.deadline is None else self.deadline - time.monotonic())
+            self.check()
 
     def serve(self, seconds: float | None) -> None:
         """Wait for the next event, and handle it."""
