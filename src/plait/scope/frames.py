@@ -58,7 +58,10 @@ class Frame:
     levels: Mapping[str, Mapping[str, Json]]
 
     def find_level(self, name: str) -> str | None:
-        return next((level for level in LEVELS if name in self.levels.get(level, ())), None)
+        for level in LEVELS:
+            if level in self.levels and name in self.levels[level]:
+                return level
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ _INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,17}+)")
 _NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = re.compile(r"[ \t\r\n]*+")
-_PLAIN_PLACEHOLDER = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)\}")
+_PLAIN_PLACEHOLDER = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)(?::-([^{}$\\]*+))?\}")
 # `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope
 # decides.
 _HYPHENATED = re.compile(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
@@ -241,11 +241,16 @@ class _Scanner:
     def _at_dollar_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
         if at > self._last_brace:
             return self._never_closed(at, end)
-        # `${a.b}` is most of what is written: it needs neither brace pairs nor an expression.
+        # `${a.b}` and `${a.b:-text}` are most of what is written: they need neither brace pairs nor
+        # an expression.
         if self.profile.context and (plain := _PLAIN_PLACEHOLDER.match(self.text, at, end)):
-            name = plain.group(1)
+            name, default = plain.groups()
             if name not in _KEYWORDS and (self.profile.bare or not _ENV_NAME.fullmatch(name)):
-                return ContextPlaceholder(at, plain.end(), self._plain_path(name)), plain.end()
+                parts = None
+                if default is not None:
+                    parts = self.template(*plain.span(2), depth + 1)
+                path, after = self._plain_path(name), plain.end()
+                return ContextPlaceholder(at, after, path, default=parts), after
         close = self._close(at + 1, end)
         if close is None:
             return self._never_closed(at, end)

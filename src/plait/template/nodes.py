@@ -37,7 +37,7 @@ class Path:
     keys: tuple[str | int, ...] = ()
 
     def __str__(self) -> str:
-        return self.root + "".join(_format_key(key) for key in self.keys)
+        return self.root + "".join(map(_format_key, self.keys)) if self.keys else self.root
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ContextPlaceholder:
 
     @property
     def name(self) -> str:
-        return " || ".join(_origin_name(alternative.origin) for alternative in self.alternatives)
+        return " || ".join([_origin_name(alternative.origin) for alternative in self.alternatives])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ def nested_parts(placeholder: Placeholder) -> tuple[Parts, ...]:
     """The templates inside a placeholder: its default, and the arguments of `file:` and `cmd:`."""
     found: list[Parts] = []
     if isinstance(placeholder, ContextPlaceholder):
-        found += [
-            a.origin.argument for a in placeholder.alternatives if isinstance(a.origin, Computed)
-        ]
+        for alternative in placeholder.alternatives:
+            if isinstance(alternative.origin, Computed):
+                found.append(alternative.origin.argument)
     if (default := default_parts(placeholder)) is not None:
         found.append(default)
     return tuple(found)

@@ -382,6 +382,10 @@ def has_repeated(names: Sequence[str]) -> bool:
     """Does a name, or a part of what it names, stand here twice?"""
     seen: set[str] = set()
     within: set[str] = set()
+    if len(set(names)) < len(names):
+        return True
+    if not any("." in name or "[" in name for name in names):
+        return False
     for name in names:
         keys = name.replace("[", ".").split(".")
         above = [".".join(keys[:at]) for at in range(1, len(keys))]
