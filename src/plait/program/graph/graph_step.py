@@ -27,7 +27,6 @@ from plait.engine.outcome import (
     Failed,
     Failure,
     LimitExceeded,
-    Skipped,
     StepError,
     Succeeded,
 )
@@ -127,16 +126,15 @@ class GraphRun:
             self._charge_step(visit)
             outcome, self.ctx = self._with_state().perform_next(visit, self.steps)
             self.steps += 1
-            match outcome:
-                case Succeeded(value):
-                    if "output" in value:
-                        return self._complete(value["output"])
-                    name = self._apply_visit(node, value)
-                case Failed(failure):
-                    name = self._after_failure(node, failure)
-                case Skipped():  # a hook skipped it
-                    names = NodeScope(self, {"result": {"status": "skipped"}}, self.ctx.path)
-                    name = choose_edge(node, names).get("next")
+            if isinstance(outcome, Succeeded):
+                if "output" in outcome.value:
+                    return self._complete(outcome.value["output"])
+                name = self._apply_visit(node, outcome.value)
+            elif isinstance(outcome, Failed):
+                name = self._after_failure(node, outcome.failure)
+            else:  # a hook skipped it
+                names = NodeScope(self, {"result": {"status": "skipped"}}, self.ctx.path)
+                name = choose_edge(node, names).get("next")
         return self._complete(dict(self.state))
 
     def _with_state(self) -> StepContext:
