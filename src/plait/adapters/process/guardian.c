@@ -1043,8 +1043,13 @@ static pid_t start_warm(const char *program, const struct order *order, struct l
     while (sent < 0 && errno == EINTR);
     int64_t pid = 0;
     if (sent >= 0 && receive_reply(shell->socket, &pid)) {
-        *error = pid < 0 ? (int)-pid : 0;
-        return pid < 0 ? -1 : (pid_t)pid;
+        if (pid > 0)
+            return (pid_t)pid;
+        if (pid == -EPERM || pid == -ENOSYS || pid == -EINVAL) { /* this kernel forbids it for good */
+            close(shell->socket);
+            shell->socket = -1;
+        }
+        return 0; /* nothing runs */
     }
     close(shell->socket);
     memmove(shell, shells + shell_count - 1, sizeof *shell);
