@@ -255,9 +255,9 @@ class JobGroup:
         ):
             _replace(self._channel.guardian)
             self._channel = None
+        if self._channel is not None:
+            return self._channel
         for _ in range(2):
-            if self._channel is not None:
-                return self._channel
             guardian = _guardian(in_our_session=False)
             try:
                 self._channel = guardian.open_channel(shared=True)
@@ -265,6 +265,8 @@ class JobGroup:
                 if error.errno not in _GUARDIAN_GONE:
                     raise no_room(program, error) from None
                 _replace(guardian)
+            else:
+                return self._channel
         raise _guardian_lost()
 
     def _send_error(self, program: str, error: OSError) -> PlaitError:
