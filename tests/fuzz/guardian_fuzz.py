@@ -1,12 +1,15 @@
-"""Random bytes at the sockets of the compiled guardian, built with sanitizers where a compiler is.
+"""Random bytes at the sockets of a guardian; the compiled one is built with sanitizers for this.
 
-    python tests/fuzz/guardian_fuzz.py [--runs 20000] [--seed 1]
+    python tests/fuzz/guardian_fuzz.py [--runs 20000 | --seconds 3600] [--seed 1] [--python]
 
 Each case is a channel with some good orders and commands, some of them damaged: other bytes, cut,
-repeated, huge sizes, descriptors that are missing or too many, an end that closes early.  After each
-case a good order on a new channel must work; the guardian must live, and at the end no process is
-left.  The guardian is compiled with the address and the undefined-behaviour sanitizer, which end it
-at the first fault.
+repeated, huge sizes and counts, descriptors that are missing, too many or no channel, orders in
+pieces or hundreds in one message, commands for jobs that are not there, the end of all jobs, an end
+that closes early or is never read.  Some jobs are hostile: they ignore SIGTERM and leave their
+session.  After each twentieth case a good order on a new channel must work; at rest the guardian
+must have no descriptor more than at its start; it must live to the end, and then no process of its
+jobs is left.  The compiled guardian has the address and the undefined-behaviour sanitizer, which end
+it at the first fault.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +37,17 @@ from plait.adapters.process import guardian_client  # noqa: E402
 
 SOURCE = Path(wire.__file__).with_name("guardian.c")
 SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c11"]
-LIMIT = 20.0
+IN_PYTHON = [sys.executable, "-I", "-S", "-c", guardian_client._BOOT, str(SOURCE.parent)]
+LIMIT = 60.0
+GRACE = 0.2
+TOKEN = f"PLAIT_FUZZ={uuid.uuid4().hex}"
+MOST_ORDERS = 500
+MOST_MEMORY = 1 << 20
+"""KiB; the sanitizers keep some of what was freed."""
+
+
+class Fault(Exception):
+    """The guardian has not done what it must."""
 
 
 def build(folder: Path) -> Path | None:
@@ -44,42 +60,78 @@ def build(folder: Path) -> Path | None:
     return program
 
 
+# ── messages ─────────────────────────────────────────────────────────────
+
+SCRIPTS = [
+    "true",
+    "echo a",
+    "echo b >&2; exit 3",
+    "head -c 100000 /dev/zero",
+    "sleep 0.01 & echo c",
+    "sleep 60",
+    "trap '' TERM; setsid sleep 60 & echo d; sleep 60",
+]
+
+
 def texts(random_: random.Random) -> list[bytes]:
-    scripts = [
-        "true",
-        "echo a",
-        "echo b >&2; exit 3",
-        "head -c 100000 /dev/zero",
-        "sleep 0.01 & echo c",
-    ]
-    argv = random_.choice([["true"], ["sh", "-c", random_.choice(scripts)], ["/no/program"], [""]])
+    argv = random_.choice([["true"], ["sh", "-c", random_.choice(SCRIPTS)], ["/no/program"], [""]])
     env = [
         "PATH=/usr/bin:/bin",
+        TOKEN,
         *(f"V{n}={'x' * random_.randrange(50)}" for n in range(random_.randrange(5))),
     ]
     more = [f"V{random_.randrange(8)}=y" for _ in range(random_.randrange(3))]
     directory = random_.choice(["/", "/tmp", "/no/directory"])
-    return [
-        b"".join(os.fsencode(one) + b"\0" for one in part)
-        for part in (argv, env, more, [directory])
-    ]
+    return [join(part) for part in (argv, env, more, [directory])]
+
+
+def join(words: list[str]) -> bytes:
+    return b"".join(os.fsencode(one) + b"\0" for one in words)
+
+
+def pack(parts: list[bytes], id_: int, *, descriptors: int = 0, group: int = 0) -> bytes:
+    sizes = map(len, parts)
+    flags = wire.NO_INPUT | wire.CAPTURE
+    return wire.HEAD.pack(wire.JOB, flags, descriptors, id_, *sizes, group) + b"".join(parts)
 
 
 def order(random_: random.Random, id_: int) -> bytes:
+    return pack(
+        texts(random_),
+        id_,
+        descriptors=random_.choice([0] * 8 + [1, 253, 255]),
+        group=random_.choice([0] * 12 + [-1, 1, 2**31 - 1]),
+    )
+
+
+def huge(random_: random.Random, id_: int) -> bytes:
+    """Sizes or counts far beyond what a program can get."""
     parts = texts(random_)
-    head = wire.HEAD.pack(wire.JOB, wire.NO_INPUT | wire.CAPTURE, 0, id_, *map(len, parts), 0)
-    return head + b"".join(parts)
+    match random_.randrange(3):
+        case 0:  # more words or variables than Linux executes
+            parts[random_.randrange(3)] = b"\0" * random_.choice([1 << 16, 1 << 20])
+        case 1:  # one that is too long
+            parts[0] = b"true\0" + b"x" * random_.choice([1 << 17, 1 << 21]) + b"\0"
+        case 2:  # more is said to come than comes
+            sizes = [random_.choice([0, 1, 2**20, 2**31, 2**32 - 1]) for _ in range(4)]
+            return wire.HEAD.pack(wire.JOB, 3, 0, id_, *sizes, 0) + b"x" * random_.randrange(1000)
+    return pack(parts, id_)
+
+
+def command(random_: random.Random, id_: int) -> bytes:
+    kind = random_.choice([wire.END, wire.SIGNAL])
+    # 0 only asks whether there is somebody; a number that is no signal is refused by the kernel.
+    number = random_.choice([0, 15, 9, 70, -1, 2**31 - 1])
+    grace = random_.choice([0.0, 0.01, -1.0, -1e300, 1e300, float("inf"), float("nan")])
+    return wire.COMMAND.pack(kind, id_, number, grace)
 
 
 def message(random_: random.Random) -> bytes:
-    id_ = random_.randrange(6)
-    if random_.random() < 0.6:
-        return order(random_, id_)
-    kind = random_.choice([wire.END, wire.SIGNAL])
-    # 0 only asks whether there is somebody; a number that is no signal is refused by the kernel.
-    return wire.COMMAND.pack(
-        kind, id_, random_.choice([0, 15, 9, 70, -1]), random_.choice([0.0, 0.01, -1.0, 1e300])
-    )
+    id_ = random_.choice([0, 1, 2, 3, 4, 5, 2**32 - 1])
+    chance = random_.random()
+    if chance < 0.02:
+        return huge(random_, id_)
+    return order(random_, id_) if chance < 0.6 else command(random_, id_)
 
 
 def damage(random_: random.Random, data: bytes) -> bytes:
@@ -104,102 +156,263 @@ def damage(random_: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def one_case(keeper: guardian_client._Guardian, random_: random.Random) -> None:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(LIMIT)
-    socket.send_fds(keeper.request, [wire.CHANNEL], [theirs.fileno()])
-    theirs.close()
-    with ours, contextlib.suppress(OSError):  # it was closed: the last message was none
-        send_some(ours, random_)
+# ── cases ────────────────────────────────────────────────────────────────
 
 
-def send_some(ours: socket.socket, random_: random.Random) -> None:
-    for _ in range(random_.randrange(1, 5)):
-        data = message(random_)
-        data = damage(random_, data) if random_.random() < 0.5 else data
-        given = [0] * random_.randrange(4) if random_.random() < 0.2 else []
-        socket.send_fds(ours, [data or b"?"], given)
-    if random_.random() < 0.5:
-        ours.shutdown(socket.SHUT_WR)
-    if random_.random() < 0.3:
-        ours.setblocking(False)
-        ours.recv(1 << 16)
+class Guardian:
+    """A guardian that is attacked, and what it had at its start."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.client = guardian_client._start_guardian(False, command=command)
+        self.pid = self.client.pid
+        require_service(self)
+        self.descriptors = self.count_descriptors()
+
+    def open_channel(self, descriptor: int | None = None) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(LIMIT)
+        with theirs:
+            given = theirs.fileno() if descriptor is None else descriptor
+            socket.send_fds(self.client.request, [wire.CHANNEL], [given])
+        return ours
+
+    def count_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def memory(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line)
 
 
-def require_service(keeper: guardian_client._Guardian) -> None:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(LIMIT)
-    socket.send_fds(keeper.request, [wire.CHANNEL], [theirs.fileno()])
-    theirs.close()
-    parts = [b"echo\0good\0", b"PATH=/usr/bin:/bin\0", b"", b"/\0"]
-    head = wire.HEAD.pack(wire.JOB, wire.NO_INPUT | wire.CAPTURE, 0, 9, *map(len, parts), 0)
-    ours.sendall(head + b"".join(parts))
-    came, printed = b"", b""
-    while True:
-        data = ours.recv(1 << 16)
-        if not data:
-            raise SystemExit("guardian_fuzz: the guardian has closed a good channel, or has ended")
-        reports, came = guardian_client.split_reports(came + data)
-        printed += b"".join(one.stdout for one in reports)
-        if any(one.kind == wire.EXITED for one in reports):
-            break
-    ours.close()
-    if printed != b"good\n":
-        raise SystemExit(f"guardian_fuzz: a good order printed {printed!r}")
+def damaged_messages(guardian: Guardian, random_: random.Random) -> None:
+    with guardian.open_channel() as ours:
+        for _ in range(random_.randrange(1, 5)):
+            data = message(random_)
+            data = damage(random_, data) if random_.random() < 0.5 else data
+            given = [0] * random_.randrange(4) if random_.random() < 0.2 else []
+            socket.send_fds(ours, [data or b"?"], given)
+        if random_.random() < 0.5:
+            ours.shutdown(socket.SHUT_WR)
+        if random_.random() < 0.3:
+            ours.setblocking(False)
+            ours.recv(1 << 16)
+
+
+def messages_in_pieces(guardian: Guardian, random_: random.Random) -> None:
+    data = b"".join(message(random_) for _ in range(5))
+    with guardian.open_channel() as ours:
+        while data:
+            size = random_.choice([1, 3, 19, 27, 28, 29, 100])
+            socket.send_fds(ours, [data[:size]], [0] * (random_.random() < 0.02))
+            data = data[size:]
+
+
+def unused_descriptors(guardian: Guardian, random_: random.Random) -> None:
+    """An order that never becomes whole, with as many descriptors as fit."""
+    with guardian.open_channel() as ours:
+        ours.sendall(wire.HEAD.pack(wire.JOB, 3, 200, 1, 1 << 20, 0, 0, 0, 0))
+        for _ in range(random_.randrange(1, 40)):
+            socket.send_fds(ours, [b"x"], [0] * 253)
+
+
+def orders_without_descriptors(guardian: Guardian, random_: random.Random) -> None:
+    """Whole orders whose descriptors never come."""
+    with guardian.open_channel() as ours:
+        ours.settimeout(2)
+        one = pack(texts(random_), 1, descriptors=3)
+        for _ in range(random_.randrange(1, 400)):
+            ours.sendall(one * 50)
+
+
+def no_channels(guardian: Guardian, random_: random.Random) -> None:
+    """Descriptors that are no sockets, in the place of a channel; bytes that are no request."""
+    with tempfile.TemporaryFile() as file:
+        read, write = os.pipe()
+        for fd in random_.sample([file.fileno(), read, write, 0], 2):
+            guardian.open_channel(fd).close()
+        socket.send_fds(guardian.client.request, [b"?"], [read] * random_.randrange(5))
+        os.close(read)
+        os.close(write)
+
+
+def commands_without_jobs(guardian: Guardian, random_: random.Random) -> None:
+    """Each is answered, and nobody reads the answers."""
+    with guardian.open_channel() as ours:
+        ours.settimeout(0.2)
+        for _ in range(random_.randrange(1, 100)):
+            ours.sendall(
+                b"".join(
+                    wire.COMMAND.pack(wire.END, random_.randrange(9), 0, 0.0) for _ in range(500)
+                )
+            )
+
+
+def many_orders(guardian: Guardian, random_: random.Random) -> None:
+    """Hundreds of orders at once; some are ended, and the channel closes in the middle."""
+    count = random_.randrange(1, MOST_ORDERS)
+    orders = [pack(texts(random_), id_) for id_ in range(count)]
+    with guardian.open_channel() as ours:
+        ours.sendall(b"".join(orders))
+        for _ in range(random_.randrange(20)):
+            ours.recv(random_.choice([1, 100, 1 << 16]))
+            ours.sendall(command(random_, random_.randrange(count + 10)))
+
+
+def end_of_all(guardian: Guardian, random_: random.Random) -> None:
+    with guardian.open_channel() as ours:
+        for id_ in range(random_.randrange(20)):
+            ours.sendall(pack(texts(random_), id_))
+        for _ in range(random_.randrange(1, 3)):
+            guardian.client.request.send(wire.END_ALL)
+        ours.sendall(command(random_, random_.randrange(20)))
+
+
+CASES: list[tuple[float, Callable[[Guardian, random.Random], None]]] = [
+    (84, damaged_messages),
+    (8, messages_in_pieces),
+    (1, unused_descriptors),
+    (0.3, orders_without_descriptors),
+    (2, no_channels),
+    (1, commands_without_jobs),
+    (0.5, many_orders),
+    (0.5, end_of_all),
+]
+
+
+def one_case(guardian: Guardian, random_: random.Random) -> None:
+    [case] = random_.choices([case for _, case in CASES], [weight for weight, _ in CASES])
+    with contextlib.suppress(OSError):  # it was closed: the last message was none
+        case(guardian, random_)
+
+
+def require_service(guardian: Guardian) -> None:
+    parts = [join(part) for part in (["echo", "good"], ["PATH=/usr/bin:/bin"], [], ["/"])]
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        came, printed, status = b"", b"", 0
+        with guardian.open_channel() as ours:
+            ours.sendall(pack(parts, 9))
+            while True:
+                data = ours.recv(1 << 16)
+                if not data:
+                    raise Fault("the guardian has closed a good channel, or has ended")
+                reports, came = guardian_client.split_reports(came + data)
+                printed += b"".join(one.stdout for one in reports)
+                ends = [one for one in reports if one.kind in (wire.EXITED, wire.REFUSED)]
+                if ends:
+                    break
+        if ends[0].kind == wire.EXITED and printed == b"good\n":
+            return
+        status = ends[0].number
+        if ends[0].kind == wire.REFUSED or not os.WIFSIGNALED(status):
+            raise Fault(f"a good order printed {printed!r}, {ends[0]}")
+        # It was killed: the end of all jobs was ordered, and lasts.
+    raise Fault("good orders are killed")
+
+
+def require_rest(guardian: Guardian) -> None:
+    """All channels are closed: soon the guardian has no more than at its start."""
+    end = time.monotonic() + LIMIT
+    while (count := guardian.count_descriptors()) > guardian.descriptors or left():
+        if time.monotonic() > end:
+            raise Fault(f"{count} descriptors, {guardian.descriptors} at the start; left: {left()}")
+        time.sleep(0.05)
+    if guardian.memory() > MOST_MEMORY:
+        raise Fault(f"the guardian has {guardian.memory():,} KiB")
+
+
+def left() -> list[int]:
+    """Processes of jobs."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if TOKEN.encode() in Path("/proc", name, "environ").read_bytes():
+                found.append(int(name))
+    return found
+
+
+def attack(guardian: Guardian, seed: int, runs: int, seconds: float) -> int:
+    """Returns how many cases there were."""
+    began = shown = time.monotonic()
+    number = 0
+    while number < runs and time.monotonic() - began < seconds:
+        try:
+            one_case(guardian, random.Random(seed * 1_000_003 + number))
+            if number % 20 == 0:
+                require_service(guardian)
+            if number % 500 == 499:
+                require_rest(guardian)
+        except (OSError, Fault) as error:
+            raise Fault(f"case {number}, seed {seed}: {error!r}") from error
+        number += 1
+        if time.monotonic() - shown > 60:
+            shown = time.monotonic()
+            print(f"guardian_fuzz: {number:,} cases in {shown - began:.0f} s", flush=True)
+    require_rest(guardian)
+    return number
+
+
+def end(guardian: Guardian) -> None:
+    guardian.client.request.close()
+    limit = time.monotonic() + LIMIT
+    status: tuple[int, int] = (0, 0)
+    while status[0] == 0 and time.monotonic() < limit:
+        status = os.waitpid(guardian.pid, os.WNOHANG)
+        time.sleep(0.01)
+    if status != (guardian.pid, 0):
+        raise Fault(f"the guardian ended with {status}")
+    if left():
+        raise Fault(f"it has left {left()}")
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description="Random bytes at the sockets of the guardian.")
-    options.add_argument("--runs", type=int, default=20_000)
+    options.add_argument("--runs", type=int, help="cases (default: 20000, or what the time allows)")
+    options.add_argument("--seconds", type=float, default=float("inf"))
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--python", action="store_true", help="try guardian.py")
     options.add_argument("--program", type=Path, help="a guardian to try instead of a new one")
     given = options.parse_args()
+    runs = given.runs or (20_000 if given.seconds == float("inf") else sys.maxsize)
     with tempfile.TemporaryDirectory() as folder:
-        program = given.program or build(Path(folder))
-        if program is None:
+        program = None if given.python else given.program or build(Path(folder))
+        if program is None and not given.python:
             print(
                 "guardian_fuzz: not tried: there is no C compiler (Debian: apt install gcc libc6-dev)"
             )
             return 0
-        os.environ["PLAIT_GRACE"] = "0.2"
-        os.environ["ASAN_OPTIONS"] = f"log_path={folder}/fault:detect_leaks=1"
-        # The guardian's standard error is /dev/null; the undefined-behaviour sanitizer writes there.
-        wrapper = Path(folder) / "wrapper"
-        wrapper.write_text(f'#!/bin/sh\nexec "{program}" "$@" 2>>{folder}/faults\n')
-        wrapper.chmod(0o755)
+        os.environ["PLAIT_GRACE"] = str(GRACE)
+        os.environ["ASAN_OPTIONS"] = f"log_path={folder}/fault:detect_leaks=1:quarantine_size_mb=16"
         os.environ[guardian_client.NO_WARM] = (
             "1"  # a shell with a preloaded library has no sanitizer
         )
-        keeper = guardian_client._start_guardian(False, command=[str(wrapper)])
-        for number in range(given.runs):
-            random_ = random.Random(given.seed * 1_000_003 + number)
-            try:
-                one_case(keeper, random_)
-                if number % 20 == 0:
-                    require_service(keeper)
-            except (OSError, SystemExit) as error:
-                time.sleep(1)  # until the sanitizers have written what they found
-                ended = os.waitpid(keeper.pid, os.WNOHANG)
-                print(f"guardian_fuzz: case {number}, seed {given.seed}: {error}; ended: {ended}")
-                for file in Path(folder).glob("fault*"):
-                    print(file.read_text()[:4000])
-                return 1
-            if number % 1000 == 0:
-                print(f"guardian_fuzz: {number:,} of {given.runs:,}", flush=True)
-        keeper.request.close()
-        end = time.monotonic() + LIMIT
-        status: tuple[int, int] = (0, 0)
-        while status[0] == 0 and time.monotonic() < end:
-            status = os.waitpid(keeper.pid, os.WNOHANG)
-            time.sleep(0.01)
+        # The guardian's standard error is /dev/null; the undefined-behaviour sanitizer writes there.
+        words = " ".join(f"'{word}'" for word in (IN_PYTHON if given.python else [str(program)]))
+        wrapper = Path(folder) / "wrapper"
+        wrapper.write_text(f'#!/bin/sh\nexec {words} "$@" 2>>{folder}/faults\n')
+        wrapper.chmod(0o755)
+        problem, count = None, 0
+        guardian = Guardian([str(wrapper)])
+        try:
+            count = attack(guardian, given.seed, runs, given.seconds)
+            end(guardian)
+        except Fault as error:
+            problem = str(error)
+            time.sleep(1)  # until the sanitizers have written what they found
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                print(f"guardian_fuzz: ended: {os.waitpid(guardian.pid, os.WNOHANG)}")
+                os.kill(guardian.pid, signal.SIGKILL)
+            for pid in left():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         faults = [file.read_text()[:4000] for file in Path(folder).glob("fault*")]
         faults = [fault for fault in faults if fault]
-        print(*faults, sep="\n")
-        if status != (keeper.pid, 0) or faults:
-            print(f"guardian_fuzz: the guardian ended with {status}")
+        if problem or faults:
+            print(f"guardian_fuzz: {problem}", *faults, sep="\n")
             return 1
     print(
-        f"guardian_fuzz: {given.runs:,} cases, seed {given.seed}: no fault, the guardian ended well"
+        f"guardian_fuzz: {count:,} cases, seed {given.seed}: no fault, the guardian ended well, "
+        "nobody is left"
     )
     return 0
 

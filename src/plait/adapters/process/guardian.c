@@ -84,7 +84,9 @@ struct __attribute__((packed)) report {
 _Static_assert(sizeof(struct head) == 28 && sizeof(struct command) == 20 && sizeof(struct report) == 48, "sizes");
 
 enum { MOST_BYTES = 64 << 20 };                          /* of an order: more than Linux executes */
-enum { PIECE = 1 << 16, LAST_READS = 17, MOST_UNSENT = 1 << 20 };
+enum { MOST_TEXTS = 1 << 20, MOST_CHANGES = 1 << 10 };   /* of an order: likewise; Plait changes 16 variables */
+enum { PIECE = 1 << 16, LAST_READS = 17 };
+enum { MOST_UNSENT = 1 << 20, MOST_UNREAD = 16 << 20 };  /* beyond these output, and then orders, are not read */
 static const int64_t MILLISECOND = 1000000, SECOND = 1000000000;
 #define GIVE_UP (5 * SECOND)
 #define FIRST_PAUSE (2 * MILLISECOND)
@@ -160,6 +162,7 @@ struct channel {
     struct buffer in, out;
     int *descriptors;                                    /* came, and are not used yet */
     size_t descriptor_count;
+    uint32_t events;                                     /* for which it is watched */
     bool has_lost_descriptors, is_unsent, is_blocked, is_closed;
 };
 
@@ -173,7 +176,8 @@ struct job {
     uint32_t id;
     pid_t pid;                                           /* 0: reaped, or never there */
     pid_t number;                                        /* its pid, also after that */
-    bool is_grouped, is_captured, wants_over, is_ending, is_unasked, is_alive;
+    bool is_grouped, is_captured, wants_over, is_ending, is_unasked, is_alive, is_due;
+    bool is_asked;                                       /* its group, by the end of all jobs */
     int64_t began, deadline;                             /* deadline 0: it was not asked to end */
     struct stream streams[2];
 };
@@ -181,7 +185,8 @@ struct job {
 static int poller = -1, child_signals = -1;
 static struct watched request = {IS_REQUEST, REQUEST_FD}, children = {IS_CHILD, -1};
 static struct channel *channels, *unsent, *closed;
-static struct job *by_pid[4096];
+enum { LEADER_LISTS = 4096 };
+static struct job *by_pid[LEADER_LISTS];
 static struct job *unwatched, *ending, *finished;
 static size_t unasked;
 static int64_t grace, all_by, check_at, check_pause;     /* 0: not set */
@@ -211,11 +216,12 @@ static void release(struct job *job);
         }                                        \
     } while (0)
 
-static void watch(struct watched *watched, uint32_t events)
+/* Returns false if the kernel refuses: a limit is reached, or it is no pipe or socket. */
+static bool watch(struct watched *watched, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = watched};
-    if (epoll_ctl(poller, EPOLL_CTL_ADD, watched->fd, &event) != 0 && errno == EEXIST)
-        epoll_ctl(poller, EPOLL_CTL_MOD, watched->fd, &event);
+    return epoll_ctl(poller, EPOLL_CTL_ADD, watched->fd, &event) == 0 ||
+           (errno == EEXIST && epoll_ctl(poller, EPOLL_CTL_MOD, watched->fd, &event) == 0);
 }
 
 static void check_in(int64_t pause)
@@ -254,9 +260,18 @@ static void close_channel(struct channel *channel);
 
 static void resume_streams(struct channel *channel);
 
+/* Plait that does not read what it is told has to wait with further orders. */
+static void watch_channel(struct channel *channel)
+{
+    uint32_t events = (channel->out.size < MOST_UNREAD ? EPOLLIN : 0) | (channel->is_blocked ? EPOLLOUT : 0);
+    if (events != channel->events && watch(&channel->watched, events))
+        channel->events = events;
+}
+
 static void send_reports(struct channel *channel)
 {
     size_t sent = 0;
+    channel->is_blocked = false;
     while (sent < channel->out.size) {
         ssize_t size = send(channel->watched.fd, channel->out.at + sent, channel->out.size - sent,
                             MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -264,7 +279,6 @@ static void send_reports(struct channel *channel)
             continue;
         if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             channel->is_blocked = true;
-            watch(&channel->watched, EPOLLIN | EPOLLOUT);
             break;
         }
         if (size < 0) { /* Plait has closed it */
@@ -275,6 +289,7 @@ static void send_reports(struct channel *channel)
         sent += (size_t)size;
     }
     drop_front(&channel->out, sent);
+    watch_channel(channel);
     if (channel->out.size < MOST_UNSENT)
         resume_streams(channel);
 }
@@ -340,8 +355,9 @@ static void poll_streams(struct job *job)
     for (int n = 0; n < 2; n++) {
         struct stream *stream = &job->streams[n];
         if (stream->watched.fd >= 0 && !stream->is_polled) {
-            watch(&stream->watched, EPOLLIN);
-            stream->is_polled = true;
+            stream->is_polled = watch(&stream->watched, EPOLLIN);
+            if (!stream->is_polled && job->link_unwatched == NULL)
+                LINK(unwatched, job, next_unwatched, link_unwatched); /* `watch_old_jobs` reads it */
         }
     }
 }
@@ -356,11 +372,12 @@ static void resume_streams(struct channel *channel)
 static void receive_output(struct stream *stream)
 {
     struct job *job = stream->job;
-    if (stream->watched.fd < 0 || !stream->is_polled)
+    if (stream->watched.fd < 0)
         return;
     if (job->channel != NULL && job->channel->out.size >= MOST_UNSENT) {
         /* Plait reads slowly, and so does the guardian. */
-        epoll_ctl(poller, EPOLL_CTL_DEL, stream->watched.fd, NULL);
+        if (stream->is_polled)
+            epoll_ctl(poller, EPOLL_CTL_DEL, stream->watched.fd, NULL);
         stream->is_polled = false;
         return;
     }
@@ -375,7 +392,7 @@ static void receive_output(struct stream *stream)
 
 static struct job *find_leader(pid_t pid)
 {
-    struct job *job = by_pid[(unsigned)pid % 4096];
+    struct job *job = by_pid[(unsigned)pid % LEADER_LISTS];
     while (job != NULL && job->pid != pid)
         job = job->next_by_pid;
     return job;
@@ -383,7 +400,7 @@ static struct job *find_leader(pid_t pid)
 
 static void forget_leader(struct job *job)
 {
-    struct job **at = &by_pid[(unsigned)job->pid % 4096];
+    struct job **at = &by_pid[(unsigned)job->pid % LEADER_LISTS];
     while (*at != NULL && *at != job)
         at = &(*at)->next_by_pid;
     if (*at != NULL)
@@ -636,22 +653,36 @@ static void end_job(struct job *job, int64_t after)
         job->deadline = deadline;
 }
 
+/* Whom the end of all jobs has asked, as long as it lasts. */
+static struct buffer asked;
+
+static bool is_among(const struct buffer *processes, const struct process *process)
+{
+    const struct process *all = (const struct process *)processes->at;
+    for (size_t n = 0; n < processes->size / sizeof *all; n++)
+        if (all[n].pid == process->pid && all[n].start == process->start)
+            return true;
+    return false;
+}
+
+static bool is_group_to_ask(const struct job *job, bool is_all)
+{
+    return job->is_grouped && job->pid != 0 && !job->is_asked && (is_all ? !job->is_ending : job->is_unasked);
+}
+
 /* SIGTERM, to each process once: a second one means "at once" to some programs.  SIGCONT, because a
  * stopped process does not receive SIGTERM. */
 static void ask(const struct census *census, bool is_all)
 {
     static const int numbers[] = {SIGTERM, SIGCONT};
     for (int which = 0; which < 2; which++) {
-        if (is_all) {
-            for (size_t n = 0; n < 4096; n++)
-                for (struct job *job = by_pid[n]; job != NULL; job = job->next_by_pid)
-                    if (job->is_grouped && !job->is_ending)
-                        killpg(job->number, numbers[which]);
-        } else {
-            for (struct job *job = ending; job != NULL; job = job->next_ending)
-                if (job->is_unasked && job->is_grouped && job->pid != 0)
+        for (size_t n = 0; is_all && n < LEADER_LISTS; n++)
+            for (struct job *job = by_pid[n]; job != NULL; job = job->next_by_pid)
+                if (is_group_to_ask(job, true))
                     killpg(job->number, numbers[which]);
-        }
+        for (struct job *job = ending; !is_all && job != NULL; job = job->next_ending)
+            if (is_group_to_ask(job, false))
+                killpg(job->number, numbers[which]);
         for (size_t n = 0; n < census->size; n++) {
             const struct process *process = &census->all[n];
             struct job *job = process->job;
@@ -660,11 +691,19 @@ static void ask(const struct census *census, bool is_all)
             if (is_all ? job != NULL && job->is_ending : job == NULL || !job->is_unasked)
                 continue; /* asked before, or not to be asked */
             struct job *leader = find_leader(process->group);
-            if (leader != NULL && leader->is_grouped && (is_all ? !leader->is_ending : leader->is_unasked))
+            if (leader != NULL && (is_group_to_ask(leader, is_all) || (leader->is_grouped && leader->is_asked)))
                 continue; /* its group was signalled */
-            signal_process(process, numbers[which]);
+            if (!is_among(&asked, process))
+                signal_process(process, numbers[which]);
         }
     }
+}
+
+static void set_leaders_asked(bool is_asked)
+{
+    for (size_t n = 0; n < LEADER_LISTS; n++)
+        for (struct job *job = by_pid[n]; job != NULL; job = job->next_by_pid)
+            job->is_asked = is_asked;
 }
 
 static void count_as_asked(void)
@@ -686,21 +725,34 @@ static void ask_jobs(void)
     keep_spares();
 }
 
-/* Ask all processes to end; those that are left after the grace, old or new, are killed. */
+/* Ask all processes to end; those that are left after the grace, old or new, are killed.  Ordered
+ * again, it asks those that are new. */
 static void end_all(void)
 {
-    all_by = now() + grace;
+    if (all_by == 0)
+        all_by = now() + grace;
     check_in(FIRST_PAUSE);
     close_shells();
     free_spares();
     struct census census = take_census_of_jobs();
     ask(&census, true);
     count_as_asked();
+    set_leaders_asked(true);
+    for (size_t n = 0; n < census.size; n++)
+        if (census.all[n].root != 0 && census.all[n].is_alive && !is_among(&asked, &census.all[n]))
+            append(&asked, &census.all[n], sizeof *census.all);
     keep_spares();
 }
 
-/* Stop all processes of a job, or of all jobs, until there is no new one; then kill them. */
-static void sweep(struct job *job)
+static void forget_end_of_all(void)
+{
+    all_by = 0;
+    set_leaders_asked(false);
+    asked.size = 0;
+}
+
+/* Stop all processes, or those of jobs that are due, until there is no new one; then kill them. */
+static void sweep(bool is_all)
 {
     struct buffer stopped = {0};
     for (int times = 0; times < MOST_STOPS; times++) {
@@ -708,14 +760,9 @@ static void sweep(struct job *job)
         bool is_new = false;
         for (size_t n = 0; n < census.size; n++) {
             struct process *process = &census.all[n];
-            if (process->root == 0 || !process->is_alive || (job != NULL && process->job != job))
+            if (process->root == 0 || !process->is_alive || is_among(&stopped, process))
                 continue;
-            struct process *known = (struct process *)stopped.at;
-            size_t count = stopped.size / sizeof *known;
-            bool is_known = false;
-            for (size_t one = 0; one < count && !is_known; one++)
-                is_known = known[one].pid == process->pid && known[one].start == process->start;
-            if (is_known)
+            if (!is_all && (process->job == NULL || !process->job->is_due))
                 continue;
             signal_process(process, SIGSTOP);
             append(&stopped, process, sizeof *process);
@@ -735,13 +782,14 @@ static void check_endings(void)
     int64_t time = now();
     free_spares();
     struct census census = take_census_of_jobs();
-    bool is_any_alive = false;
+    bool is_any_alive = false, is_any_due = false;
     for (size_t n = 0; n < census.size; n++)
         is_any_alive = is_any_alive || (census.all[n].root != 0 && census.all[n].is_alive);
     reap(); /* after the census: a job that is reported as over has left no zombie */
     for (struct job *job = ending, *next; job != NULL; job = next) {
         next = job->next_ending;
         bool is_alive = job->is_alive || job->pid != 0;
+        job->is_due = is_alive && time >= job->deadline;
         if (!is_alive || time >= job->deadline + GIVE_UP) {
             read_available(job);
             for (int n = 0; n < 2; n++)
@@ -749,17 +797,18 @@ static void check_endings(void)
             if (job->wants_over)
                 add_report(job, OVER, is_alive, 0);
             UNLINK(job, next_ending, link_ending);
-            job->is_ending = false;
+            job->is_ending = job->is_due = false;
             job->deadline = 0; /* Plait may ask again */
             release(job);
-        } else if (time >= job->deadline) {
-            sweep(job);
         }
+        is_any_due = is_any_due || job->is_due;
     }
     if (all_by != 0 && (!is_any_alive || time >= all_by + GIVE_UP))
-        all_by = 0;
-    else if (all_by != 0 && time >= all_by)
-        sweep(NULL);
+        forget_end_of_all();
+    if (all_by != 0 && time >= all_by)
+        sweep(true);
+    else if (is_any_due)
+        sweep(false); /* all at once: each looks at all processes */
     if (ending != NULL || all_by != 0)
         check_in(check_pause * 2 < LAST_PAUSE ? check_pause * 2 : LAST_PAUSE);
     else
@@ -810,11 +859,13 @@ static void add_text(struct list *list, char *text)
     list->all[list->size++] = text;
 }
 
-/* Split texts with NUL between them; `size` 0: there are none. */
-static void split(struct list *list, char *texts, size_t size)
+/* Split texts with NUL between them; `size` 0: there are none.  Returns false if they are too many. */
+static bool split(struct list *list, char *texts, size_t size, size_t most)
 {
-    for (size_t at = 0; at < size; at += strlen(texts + at) + 1)
+    list->size = 0;
+    for (size_t at = 0; at < size && list->size <= most; at += strlen(texts + at) + 1)
         add_text(list, texts + at);
+    return list->size <= most;
 }
 
 static size_t name_length(const char *variable)
@@ -823,18 +874,19 @@ static size_t name_length(const char *variable)
     return equals == NULL ? strlen(variable) : (size_t)(equals - variable);
 }
 
-/* The environment of an order: `more` replaces variables of `env`. */
-static struct list make_environment(const struct order *order)
+/* The environment of an order: `more` replaces variables of `env`.  Returns false if they are too many. */
+static bool make_environment(const struct order *order, struct list *environment)
 {
     static struct list whole, more;
-    whole.size = more.size = 0;
-    split(&whole, order->env, order->head.env_size);
-    split(&more, order->more, order->head.more_size);
+    if (!split(&whole, order->env, order->head.env_size, MOST_TEXTS) ||
+        !split(&more, order->more, order->head.more_size, MOST_CHANGES))
+        return false;
     for (size_t n = 0; n < more.size; n++) {
         size_t length = name_length(more.all[n]);
         bool is_there = false;
         for (size_t one = 0; one < whole.size && !is_there; one++) {
-            is_there = name_length(whole.all[one]) == length && memcmp(whole.all[one], more.all[n], length) == 0;
+            const char *variable = whole.all[one];
+            is_there = strncmp(variable, more.all[n], length) == 0 && (variable[length] == '=' || variable[length] == 0);
             if (is_there)
                 whole.all[one] = more.all[n];
         }
@@ -843,7 +895,8 @@ static struct list make_environment(const struct order *order)
     }
     add_text(&whole, NULL);
     whole.size--;
-    return whole;
+    *environment = whole;
+    return true;
 }
 
 static const char *find_variable(struct list environment, const char *name)
@@ -957,6 +1010,8 @@ static int start_shell(const char *program, const struct stat *identity)
     if (pid > 0 && receive_reply(pair[0], &version) && version == WARM_VERSION && stat(path, &running) == 0 &&
         is_same_file(&running, identity))
         return pair[0];
+    if (pid > 0)
+        killpg(pid, SIGKILL); /* another program with the name of a shell: nobody has ordered it */
     close(pair[0]);
     return -1;
 }
@@ -1006,7 +1061,9 @@ static pid_t start_warm(const char *program, const struct order *order, struct l
 {
     static struct buffer text;
     if (!*library || executed < EXECUTED_FIRST || all_by != 0 || order->head.group != 0 || !is_shell(program) ||
-        count > MOST_WARM_DESCRIPTORS || child_files.rlim_cur < FIRST_FILE + MOST_WARM_DESCRIPTORS)
+        order->head.argv_size > MOST_WARM_BYTES || order->head.env_size > MOST_WARM_BYTES ||
+        order->head.more_size > MOST_WARM_BYTES || count > MOST_WARM_DESCRIPTORS ||
+        child_files.rlim_cur < FIRST_FILE + MOST_WARM_DESCRIPTORS)
         return 0; /* the last: a waiting shell has the limit of its children */
     struct warm_order warm = {.argc = (uint32_t)argv.size, .envc = (uint32_t)env.size, .mark = mark,
                               .hard_mark = own_locks.rlim_max, .files = child_files.rlim_cur,
@@ -1118,13 +1175,13 @@ static pid_t spawn(const struct order *order, const int *given, int count, uint6
 {
     static struct list argv;
     char program[PATH_MAX];
-    argv.size = 0;
-    split(&argv, order->argv, order->head.argv_size);
-    if (argv.size == 0)
-        add_text(&argv, order->argv); /* one word, and it is empty */
+    struct list env;
+    if (!split(&argv, order->argv, order->head.argv_size, MOST_TEXTS) || !make_environment(order, &env)) {
+        *error = E2BIG; /* Linux could not execute that many, and we would be busy with them for long */
+        return -1;
+    }
     add_text(&argv, NULL);
     argv.size--;
-    struct list env = make_environment(order);
     if ((*error = find_program(argv.all[0], env, program)) != 0)
         return -1;
     pid_t pid = start_warm(program, order, argv, env, given, count, mark, error, is_lost);
@@ -1235,7 +1292,7 @@ static void start(struct channel *channel, struct order *order)
     job->pid = job->number = pid;
     job->is_grouped = order->head.group == 0;
     job->began = now();
-    struct job **bucket = &by_pid[(unsigned)pid % 4096];
+    struct job **bucket = &by_pid[(unsigned)pid % LEADER_LISTS];
     job->next_by_pid = *bucket;
     *bucket = job;
     if (job->is_captured)
@@ -1324,7 +1381,8 @@ static ssize_t handle_order(struct channel *channel, char *at, size_t size)
     const struct head *head = &order.head;
     uint64_t whole = sizeof *head + (uint64_t)head->argv_size + head->env_size + head->more_size + head->directory_size;
     size_t wanted = (head->directory_size == 0) + (head->flags & CAPTURE ? 0 : 2) + (head->flags & NO_INPUT ? 0 : 1);
-    if (whole > MOST_BYTES || head->argv_size == 0 || head->descriptors < wanted || head->descriptors > MAX_DESCRIPTORS)
+    if (whole > MOST_BYTES || head->argv_size == 0 || head->descriptors < wanted || head->descriptors > MAX_DESCRIPTORS ||
+        find_job(channel, head->id) != NULL)
         return -1;
     if (size < whole)
         return 0;
@@ -1396,19 +1454,37 @@ static void receive(struct channel *channel)
             break;
         at += (size_t)used;
     }
-    if (!channel->is_closed)
-        drop_front(&channel->in, at);
+    if (channel->is_closed)
+        return;
+    drop_front(&channel->in, at);
+    /* More than one order needs: its descriptors do not come, or it does not take them. */
+    if (channel->in.size > MOST_BYTES || channel->descriptor_count > 2 * MAX_DESCRIPTORS)
+        close_channel(channel);
+    else
+        watch_channel(channel);
+}
+
+static bool is_socket(int fd)
+{
+    int type;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){sizeof type}) == 0;
 }
 
 static void open_channel(int fd)
 {
     struct channel *channel = require_memory(calloc(1, sizeof *channel));
     channel->watched = (struct watched){IS_CHANNEL, fd};
+    if (is_socket(fd))
+        watch_channel(channel);
+    if (channel->events == 0) { /* it is no socket, or cannot be watched: Plait sees it closed */
+        close(fd);
+        free(channel);
+        return;
+    }
     channel->next = channels;
     if (channels != NULL)
         channels->previous = channel;
     channels = channel;
-    watch(&channel->watched, EPOLLIN);
 }
 
 static void take_request(void)
@@ -1422,7 +1498,8 @@ static void take_request(void)
     if (size < 0 && errno == EINTR)
         return;
     struct channel came = {0};
-    take_descriptors(&message, &came);
+    if (size >= 0)
+        take_descriptors(&message, &came);
     for (size_t n = 0; n < came.descriptor_count; n++) {
         /* No descriptor comes if there is no room; Plait then sees the channel closed. */
         if (size == 1 && kind == CHANNEL)
@@ -1468,10 +1545,13 @@ static void watch_old_jobs(void)
     int64_t before = now() - UNWATCHED;
     for (struct job *job = unwatched, *next; job != NULL; job = next) {
         next = job->next_unwatched;
-        if (job->began <= before) {
-            UNLINK(job, next_unwatched, link_unwatched);
-            poll_streams(job);
-        }
+        if (job->began > before)
+            continue;
+        UNLINK(job, next_unwatched, link_unwatched);
+        poll_streams(job);
+        for (int n = 0; n < 2; n++)
+            if (!job->streams[n].is_polled)
+                receive_output(&job->streams[n]); /* the kernel does not watch it: we look at it again and again */
     }
 }
 
@@ -1494,11 +1574,8 @@ static void serve(void)
                 struct channel *channel = (struct channel *)watched;
                 if (channel->is_closed)
                     continue;
-                if (events[n].events & EPOLLOUT) {
-                    channel->is_blocked = false;
-                    watch(&channel->watched, EPOLLIN);
+                if (events[n].events & EPOLLOUT)
                     send_reports(channel);
-                }
                 if (!channel->is_closed && events[n].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
                     receive(channel);
             }
@@ -1549,6 +1626,8 @@ int main(int count, char **arguments)
 {
     if (count < 6 || atoi(arguments[1]) != VERSION)
         return 64;
+    if (!is_socket(REQUEST_FD))
+        return 70;
     self = getpid();
     next_mark = strtoull(arguments[2], NULL, 10) << MARK_BITS;
     grace = seconds(strtod(arguments[3], NULL));
@@ -1570,9 +1649,8 @@ int main(int count, char **arguments)
     if (poller < 0 || chdir("/") != 0)
         return 70;
     children.fd = child_signals;
-    if (child_signals >= 0)
-        watch(&children, EPOLLIN);
-    watch(&request, EPOLLIN);
+    if ((child_signals >= 0 && !watch(&children, EPOLLIN)) || !watch(&request, EPOLLIN))
+        return 70;
     kill_marked(arguments + 6, count - 6);
     keep_spares();
     send(REQUEST_FD, &(char){READY}, 1, MSG_NOSIGNAL); /* if Plait is gone, serve() notices */

@@ -91,6 +91,8 @@ LAST_READS: Final = 17
 """Reads of a piece; more than a pipe holds."""
 MOST_UNSENT: Final = 1 << 20
 """Bytes of reports for a channel; beyond that its jobs are not read."""
+MOST_UNREAD: Final = 16 << 20
+"""Likewise; beyond that its orders and commands are not read."""
 
 _LINUX = sys.platform == "linux"
 _RLIMIT_LOCKS = 10
@@ -113,6 +115,7 @@ _IGNORED = [
 _DEFAULTS = [*_IGNORED, signal.SIGXFSZ, signal.SIGCHLD]
 _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _MOST_BYTES = 64 << 20  # of an order: more than Linux executes
+_MOST_TEXTS, _MOST_CHANGES = 1 << 20, 1 << 10  # likewise; Plait changes 16 variables
 _CONTROL_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY)
 _LOW = FIRST_FILE + MAX_DESCRIPTORS  # above all numbers that a child uses
@@ -207,6 +210,10 @@ class Process:
         self.start = int(fields[19])
 
     @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.start
+
+    @property
     def alive(self) -> bool:
         return self.state not in (b"Z", b"X", b"x")
 
@@ -224,6 +231,8 @@ class Guardian:
         self.ending: set[Job] = set()
         self.unasked: list[Job] = []  # shall end, but have no SIGTERM yet
         self.all_by: float | None = None  # all were asked to end, and are killed then
+        self.asked: set[tuple[int, int]] = set()  # by the end of all, as long as it lasts
+        self.asked_groups: set[int] = set()
         self.check_at: float | None = None  # when we check next whether jobs have ended
         self.pause = 0.0
         self.poll = select.poll()
@@ -284,14 +293,18 @@ class Guardian:
     def take_request(self) -> None:
         assert self.request is not None
         request, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
-        if request == CHANNEL:
-            # No descriptor comes if there is no room; Plait then sees the channel closed.
-            for fd in _descriptors(ancillary):
+        # No descriptor comes if there is no room; Plait then sees the channel closed.
+        for fd in _descriptors(ancillary):
+            try:
+                if request != CHANNEL:
+                    raise OSError(errno.EBADMSG, "nobody expects it")
                 self.channels[fd] = JobChannel(fd)
                 self.poll.register(fd, select.POLLIN)
-        elif request == END_ALL:
+            except OSError:  # or it is no socket
+                os.close(fd)
+        if request == END_ALL:
             self.end_all()
-        else:
+        elif not request:
             self.poll.unregister(REQUEST_FD)
             self.request.close()
             self.request = None
@@ -304,7 +317,7 @@ class Guardian:
             )
         except BlockingIOError:
             return
-        except ConnectionError:
+        except OSError:  # Plait has closed it, or it is no socket
             data, ancillary, flags = b"", [], 0
         if not data:
             self.close_channel(channel)
@@ -316,6 +329,9 @@ class Guardian:
             while self.handle_message(channel):
                 pass
         except ValueError:  # it breaks the protocol
+            self.close_channel(channel)
+        # More than one order needs: its descriptors do not come, or it does not take them.
+        if len(channel.data) > _MOST_BYTES or len(channel.descriptors) > 2 * MAX_DESCRIPTORS:
             self.close_channel(channel)
 
     def handle_message(self, channel: JobChannel) -> bool:
@@ -496,7 +512,9 @@ class Guardian:
         except OSError:  # Plait has closed it: `receive` notices that next
             channel.unsent.clear()
         if channel.fd in self.channels:
-            self.poll.modify(channel.fd, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
+            # Plait that does not read what it is told has to wait with further orders.
+            orders = select.POLLIN if len(channel.unsent) < MOST_UNREAD else 0
+            self.poll.modify(channel.fd, orders | (select.POLLOUT if channel.unsent else 0))
         if channel.is_throttled and len(channel.unsent) < MOST_UNSENT:
             channel.is_throttled = False
             for job in channel.jobs.values():
@@ -514,6 +532,7 @@ class Guardian:
                 return
             if pid == 0:
                 return
+            self.asked_groups.discard(pid)
             job = self.leaders.pop(pid, None)
             if job is not None:
                 job.pid = None
@@ -547,7 +566,7 @@ class Guardian:
             os.close(self.spares.pop())
 
     def end_job(self, job: Job, grace: float) -> None:
-        deadline = time.monotonic() + grace
+        deadline = time.monotonic() + max(0.0, grace)
         if job.deadline is None:
             job.deadline = deadline
             self.unasked.append(job)
@@ -558,12 +577,36 @@ class Guardian:
         self.ending.update(jobs)
         self.check_in(_FIRST_PAUSE)
         members = self.members(jobs) if _LINUX else {}
-        _ask([process for job in jobs for process in members.get(job, ())], jobs)
+        self.ask([process for job in jobs for process in members.get(job, ())], jobs)
+
+    def ask(self, processes: Iterable[Process], jobs: Iterable[Job]) -> set[int]:
+        """SIGTERM, to each process once: a second one means "at once" to some programs.
+
+        Returns the groups that were asked.
+        """
+        groups = {job.number for job in jobs if job.grouped and job.pid is not None}
+        groups -= self.asked_groups
+        left = [
+            process
+            for process in processes
+            if process.group not in groups | self.asked_groups and process.key not in self.asked
+        ]
+        # SIGCONT, because a stopped process does not receive SIGTERM.
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            for group in groups:
+                _to_group(group, number)
+            for process in left:
+                _send(process, number)
+        return groups
 
     def end_all(self) -> None:
-        """Ask all processes to end; those that are left after the grace, old or new, are killed."""
+        """Ask all processes to end; those that are left after the grace, old or new, are killed.
+
+        Ordered again, it asks those that are new.
+        """
         self.free_spares()
-        self.all_by = time.monotonic() + self.grace
+        if self.all_by is None:
+            self.all_by = time.monotonic() + self.grace
         self.check_in(_FIRST_PAUSE)
         jobs = [job for job in self.leaders.values() if job not in self.ending]
         if not _LINUX:
@@ -574,7 +617,9 @@ class Guardian:
         asked = {p.pid for members in self.members(self.ending).values() for p in members}
         self.ending.update(self.unasked)
         self.unasked.clear()
-        _ask([process for process in _descendants() if process.pid not in asked], jobs)
+        found = _descendants()
+        self.asked_groups |= self.ask([one for one in found if one.pid not in asked], jobs)
+        self.asked.update(process.key for process in found)
 
     def check_endings(self) -> None:
         """Report jobs that are over, and kill those whose grace is over."""
@@ -584,6 +629,11 @@ class Guardian:
         for job in list(self.ending):
             alive = bool(members[job]) if _LINUX else _group_lives(job)
             self.check_ending(job, now, alive=alive or job.pid is not None)
+        due = [job for job in self.ending if job.deadline is not None and now >= job.deadline]
+        if due and _LINUX:
+            self.sweep(due)  # all at once: each looks at all processes
+        for job in due if not _LINUX else ():
+            _to_group(job.number, signal.SIGKILL)
         if self.all_by is not None:
             self.check_ending_all(self.all_by, now)
         if self.ending or self.all_by is not None:
@@ -601,29 +651,30 @@ class Guardian:
             self.ending.discard(job)
             job.deadline = None  # Plait may ask again
             self.release(job)
-        elif now >= job.deadline and _LINUX:
-            self.sweep(job)
-        elif now >= job.deadline:
-            _to_group(job.number, signal.SIGKILL)
 
     def check_ending_all(self, deadline: float, now: float) -> None:
         alive = bool(_descendants()) if _LINUX else bool(self.ending)
         if not alive or now >= deadline + GIVE_UP:
             self.all_by = None
+            self.asked.clear()
+            self.asked_groups.clear()
         elif now >= deadline and _LINUX:
             self.sweep(None)
 
-    def sweep(self, job: Job | None) -> None:
-        """Stop all processes of a job, or of all jobs, until there is no new one; then kill them."""
+    def sweep(self, jobs: list[Job] | None) -> None:
+        """Stop all processes of these or of all jobs until there is no new one; then kill them."""
         stopped: dict[tuple[int, int], Process] = {}
         for _ in range(MOST_STOPS):
-            found = _descendants() if job is None else self.members([job])[job]
-            new = [process for process in found if (process.pid, process.start) not in stopped]
+            if jobs is None:
+                found = _descendants()
+            else:
+                found = [process for one in self.members(jobs).values() for process in one]
+            new = [process for process in found if process.key not in stopped]
             if not new:
                 break
             for process in new:
                 _send(process, signal.SIGSTOP)
-                stopped[process.pid, process.start] = process
+                stopped[process.key] = process
         for process in stopped.values():
             _send(process, signal.SIGKILL)
 
@@ -652,18 +703,6 @@ class Guardian:
             if job is not None:
                 found[job] += _tree(child, children)
         return found
-
-
-def _ask(processes: Iterable[Process], jobs: Iterable[Job]) -> None:
-    """SIGTERM, to each process once: a second one means "at once" to some programs."""
-    groups = {job.number for job in jobs if job.grouped and job.pid is not None}
-    # SIGCONT, because a stopped process does not receive SIGTERM.
-    for number in (signal.SIGTERM, signal.SIGCONT):
-        for group in groups:
-            _to_group(group, number)
-        for process in processes:
-            if process.group not in groups:
-                _send(process, number)
 
 
 Usage = tuple[int, float, float]
@@ -817,6 +856,11 @@ class Starter:
 
     def execute(self, mark: int, order: Order, descriptors: Sequence[int]) -> int:
         """The pid of the new process; `descriptors`: the directory, streams, files."""
+        if (
+            max(len(order.argv), order.env.count(b"\0") + 1) > _MOST_TEXTS
+            or order.more_env.count(b"\0") + 1 > _MOST_CHANGES
+        ):
+            raise OSError(errno.E2BIG, "more than Linux executes")
         env = {**_unpack(order.env), **_unpack(order.more_env)}
         program = self.programs.find(order.argv[0], env)
         given = descriptors[1:]
@@ -913,6 +957,8 @@ class Order:
         needed = (not self.sizes[3]) + (0 if self.flags & CAPTURE else 2) + 1 - self.first
         if self.size > _MOST_BYTES or not self.sizes[0] or self.descriptor_count < needed:
             raise ValueError("not an order")
+        if self.id in channel.jobs:
+            raise ValueError("the id of another job")
 
     def take(self, channel: JobChannel) -> None:
         """Take the texts and descriptors out of the channel."""
