@@ -292,7 +292,10 @@ class Guardian:
 
     def take_request(self) -> None:
         assert self.request is not None
-        request, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
+        try:
+            request, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
+        except OSError:  # Plait is gone, and has not read READY
+            request, ancillary = b"", []
         # No descriptor comes if there is no room; Plait then sees the channel closed.
         for fd in _descriptors(ancillary):
             try:
