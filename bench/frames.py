@@ -1,4 +1,4 @@
-"""The frames from `run_flow` to the start of an item's shell, taken from stacks of a real run.
+"""The frames from `run_flow` to the order of an item's shell, taken from stacks of a real run.
 
 python bench/frames.py      prints each frame; `make figures` prints their number
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from plait.adapters import local
-from plait.adapters.process import guardian_client, process
+from plait.adapters.process import process
+from plait.app import services
 from plait.app.runs import run_flow
 
 FLOW = """\
@@ -34,17 +35,21 @@ Frame = tuple[str, str]
 def main() -> int:
     for title, flow in (("a step", FLOW), ("a step with a handler", FLOW + HANDLER)):
         caller, item = take_stacks(flow)
-        print(f"{title}: {len(caller) + len(item)} frames, {len(item)} of them in its thread")
+        where = "in its thread" if caller else "in the one thread of all items"
+        print(f"{title}: {len(caller) + len(item)} frames, {len(item)} of them {where}")
         for file, name in (*caller, ("", ""), *item):
             print(f"  {name:<28} {file}")
     return 0
 
 
 def take_stacks(flow: str = FLOW) -> tuple[list[Frame], list[Frame]]:
-    """Return our frames from `run_flow` to the start of the threads, and in the thread of an item."""
+    """Return our frames from `run_flow` to the start of threads, and to the order of a process.
+
+    Items that share one thread start no others: then all frames are in the second list.
+    """
     caller: list[Frame] = []
     item: list[Frame] = []
-    start_threads, start = local._start, guardian_client.start
+    start_threads, order_shell = local._start, services.order_shell
 
     def note_caller(*given: object) -> object:
         caller[:] = our_frames()
@@ -52,13 +57,13 @@ def take_stacks(flow: str = FLOW) -> tuple[list[Frame], list[Frame]]:
 
     def note_item(*given: object, **options: object) -> object:
         item[:] = our_frames()
-        return start(*given, **options)  # type: ignore[arg-type]
+        return order_shell(*given, **options)  # type: ignore[arg-type]
 
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, HOME=folder):
         path = Path(folder, "flow.yaml")
         path.write_text(flow)
         threads = patch.object(local, "_start", note_caller)
-        with threads, patch.object(guardian_client, "start", note_item):
+        with threads, patch.object(services, "order_shell", note_item):
             result = run_flow(str(path))
         process.end_all()
     assert result.status == "done", result

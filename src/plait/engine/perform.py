@@ -58,21 +58,21 @@ def act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
     A dry run goes through composites and only plans actions.  An object that is neither is not run
     in a dry run; the plan says that it would run.
     """
-    value = _act(what, ctx)
+    value = what.run(ctx) if isinstance(what, Composite) else _act(what, ctx)
     return finish(value) if type(value) is CoroutineType else value
 
 
 async def act_async(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
-    value = _act(what, ctx)
+    value = what.run(ctx) if isinstance(what, Composite) else _act(what, ctx)
     return await value if type(value) is CoroutineType else value
 
 
-def _act(what: Composite | Action | Runnable | Step, ctx: StepContext) -> Any:
+def _act(what: Action | Runnable | Step, ctx: StepContext) -> Any:
     """Return the value, or a coroutine that returns it."""
     if isinstance(what, LeafStep):
+        if isinstance(what.action, Composite):
+            return what.action.run(ctx)
         what = what.action
-    if isinstance(what, Composite):
-        return what.run(ctx)
     log, action = ctx.run.plan_log, cast("Any", what)
     if not hasattr(what, "plan"):
         return action.run(ctx) if log is None else log.add_unknown(ctx, what)
