@@ -1,12 +1,14 @@
-"""The plain form of `plait call` means what argparse reads in it; anything else is left to argparse."""
+"""The plain form of a command line means what argparse reads in it; anything else is left to argparse."""
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.cli import COMMANDS, call
+from plait.cli import COMMANDS, FAST_ARGUMENT_COMMANDS, call
 from plait.cli.arguments import HelpWanted, Parser
 from plait.cli.fast_arguments import FastArguments
 from plait.core.errors import InputError
@@ -47,19 +49,32 @@ WORDS = [
     "--params={}",
     "--nothing",
     "-1",
+    "--limit",
+    "-i",
 ]
 
 
-def plain(words: list[str]) -> dict[str, object] | None:
+OF_COMMANDS = [
+    ("run", ["flow.yaml", "-i", "a=1", "--input", "b=2", "--dry-run"]),
+    ("resume", []),
+    ("resume", ["7f3a", "--accept-changes"]),
+    ("show", ["--json"]),
+    ("show", ["--json", "last"]),
+    ("runs", ["--limit", "5"]),
+    ("render", ["--cases", "cases.jsonl"]),
+]
+
+
+def plain(words: list[str], command: str = "call") -> dict[str, object] | None:
     form = FastArguments()
-    call.configure(form)  # type: ignore[arg-type]
+    import_module(f"plait.cli.{command}").configure(form)
     options = form.read(words)
     return None if options is None else vars(options)
 
 
-def by_argparse(words: list[str]) -> dict[str, object]:
-    parser = Parser("call", COMMANDS["call"], examples=call.EXAMPLES)
-    call.configure(parser)
+def by_argparse(words: list[str], command: str = "call") -> dict[str, object]:
+    parser = Parser(command, COMMANDS[command], examples=())
+    import_module(f"plait.cli.{command}").configure(parser)
     return {name: value for name, value in vars(parser.read(words)).items() if name != "help"}
 
 
@@ -73,13 +88,23 @@ def test_anything_else_is_left_to_argparse(words: list[str]) -> None:
     assert plain(words) is None
 
 
-@given(words=st.lists(st.sampled_from(WORDS), max_size=6))
-def test_whatever_is_plain_argparse_reads_alike(words: list[str]) -> None:
-    read = plain(words)
+@pytest.mark.parametrize(("command", "words"), OF_COMMANDS)
+def test_each_command_that_starts_often_has_a_plain_form(command: str, words: list[str]) -> None:
+    read = plain(words, command)
+    assert read is not None
+    assert read == by_argparse(words, command)
+
+
+@given(
+    command=st.sampled_from(FAST_ARGUMENT_COMMANDS),
+    words=st.lists(st.sampled_from(WORDS), max_size=6),
+)
+def test_whatever_is_plain_argparse_reads_alike(command: str, words: list[str]) -> None:
+    read = plain(words, command)
     if read is None:
         return
     try:
-        assert read == by_argparse(words)
+        assert read == by_argparse(words, command)
     except (InputError, HelpWanted) as error:
         pytest.fail(f"argparse refuses {words}: {error}")
 

@@ -21,9 +21,9 @@ ROOM = 1.03
 
 LOADED = [
     # command                                                        modules, nodes of their syntax trees
-    (["--version"],                                                    2,   1480),
-    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    24,  37520),
-    (["call", "core/file/read", "-p", "path=flow.yaml"],              60, 105780),
+    (["--version"],                                                    2,   1540),
+    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  37520),
+    (["call", "core/file/read", "-p", "path=flow.yaml"],              62, 101540),
     (["run", "flow.yaml"],                                           176, 283047),
     (["check", "flow.yaml"],                                         163, 262260),
     (["runs"],                                                        67, 101790),
@@ -49,7 +49,7 @@ HELP = [
     ("call",              14,  13450),
     ("tools",             46,  69540),
     ("sign",              23,  23220),
-    ("verify",            60,  98730),
+    ("verify",            62,  98730),
     ("keys",              12,  13180),
     ("trust",             15,  15930),
     ("schema",             8,   6070),

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from plait.agents.tool_access import schema_errors
 from plait.core.errors import ValueRefusedError
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text, json_value
 
 DEEPEST: Final = 100
 """The most levels of nested lists and maps."""
 NO_JSON: Final = "it is not JSON"
-_FENCED: Final = re.compile(r"```[^\n`]*\n(.*)\n?```", re.DOTALL)
+_FENCED: Final = lazy_pattern(r"```[^\n`]*\n(.*)\n?```", re.DOTALL)
 """JSON in a code block: many models write it so."""
 
 

@@ -46,8 +46,8 @@ COMMANDS = {
     "schema": "print the JSON Schema of a file format, for editors",
 }
 
-FAST_ARGUMENT_COMMANDS = ("call",)
-"""Commands that programs call a thousand times: milliseconds of their start count."""
+FAST_ARGUMENT_COMMANDS = ("run", "resume", "call", "render", "runs", "show")
+"""Commands that start often: argparse would be a large part of their start."""
 
 RUN_COMMANDS = ("run", "resume", "retry")
 """They execute a run: they load much, none of which is garbage, and `--json` prints events."""
@@ -108,12 +108,13 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise _unknown_command(command)
     from importlib import import_module
 
-    if command in (*FAST_ARGUMENT_COMMANDS, *RUN_COMMANDS):
+    if command == "call" or command in RUN_COMMANDS:
         import gc
 
         gc.disable()  # the command turns it on again when its modules are loaded
     module = import_module(f"plait.cli.{command}")
-    options = _plain_options(module, arguments) if command in FAST_ARGUMENT_COMMANDS else None
+    fast = command in FAST_ARGUMENT_COMMANDS and "--help" not in arguments
+    options = _plain_options(module, arguments) if fast else None
     if options is None:
         from plait.cli.arguments import HelpWanted, Parser
 

@@ -123,15 +123,3 @@ def seconds(given: str | None) -> float | None:
             code="arguments",
         )
     return limit
-
-
-def whole_number(option: str, given: str | None) -> int | None:
-    if given is None:
-        return None
-    if not (given.isascii() and given.isdecimal() and 0 < len(given) < 10 and int(given) > 0):
-        raise InputError(
-            f"{option} needs a whole number above 0",
-            fix=f"for example {option} 8",
-            code="arguments",
-        )
-    return int(given)

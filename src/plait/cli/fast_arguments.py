@@ -1,8 +1,8 @@
 """Reads a simple command line without argparse, which takes longer to load than a tool to run.
 
 Simple means: every option in full, its value in the next word, as many arguments as the command
-takes.  Everything else (`--help`, `--params=…`, `--`, a mistake) is left to argparse, which reads a
-simple line in the same way.
+takes, of which a single one may be left out.  Everything else (`--help`, `--params=…`, `--`, a
+mistake) is left to argparse, which reads a simple line in the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class FastArguments:
 
     def __init__(self) -> None:
         self._arguments: list[str] = []
+        self._can_lack = False
         self._options: dict[str, tuple[str, str]] = {}
         self._defaults: dict[str, Any] = {}
 
@@ -28,11 +29,13 @@ class FastArguments:
         *names: str,
         action: str = "store",
         default: Any = None,
+        nargs: str | None = None,
         metavar: str | None = None,  # noqa: ARG002 - only argparse shows it
         help: str | None = None,  # noqa: ARG002
     ) -> None:
         if not names[0].startswith("-"):
             self._arguments.append(names[0])
+            self._can_lack = nargs == "?"
             return
         long = next(name for name in names if name.startswith("--"))
         place = long.removeprefix("--").replace("-", "_")
@@ -42,7 +45,7 @@ class FastArguments:
     def read(self, words: Sequence[str]) -> SimpleNamespace | None:
         """The options, or None if the line is not simple."""
         options = dict(self._defaults)
-        arguments: list[str] = []
+        arguments: list[str | None] = []
         rest = iter(words)
         for word in rest:
             if not word.startswith("-"):
@@ -53,6 +56,8 @@ class FastArguments:
             if not place or (isinstance(value, str) and value.startswith("-")):
                 return None
             options[place] = [*options[place], value] if action == "append" else value
+        if self._can_lack and not arguments:
+            arguments = [None]
         if len(arguments) != len(self._arguments):
             return None
         return SimpleNamespace(**options, **dict(zip(self._arguments, arguments, strict=True)))

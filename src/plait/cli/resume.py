@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from plait.cli.arguments import whole_number
 from plait.cli.project import require_folder
 from plait.cli.run import (
     add_inputs,
@@ -15,6 +14,7 @@ from plait.cli.run import (
     run_with_view,
     view_for,
 )
+from plait.cli.values import whole_number
 from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:

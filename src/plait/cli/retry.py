@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from plait.cli.arguments import whole_number
 from plait.cli.project import require_folder
 from plait.cli.run import (
     add_watching,
@@ -12,6 +11,7 @@ from plait.cli.run import (
     run_with_view,
     view_for,
 )
+from plait.cli.values import whole_number
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 

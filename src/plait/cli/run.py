@@ -18,9 +18,8 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread, main_thread
 
-from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder, trust_project
-from plait.cli.values import file_text, read_json, read_template_text, require_mapping
+from plait.cli.values import file_text, read_json, read_template_text, require_mapping, whole_number
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json

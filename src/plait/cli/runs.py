@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 
-from plait.cli.arguments import whole_number
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.views.terminal import write_json
@@ -31,6 +30,7 @@ def configure(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
     from plait.app.toolbox import project_root
+    from plait.cli.values import whole_number
     from plait.views.run_list import run_json, show_runs
 
     require_folder(options.project)

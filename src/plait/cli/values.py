@@ -1,4 +1,4 @@
-"""Values from the command line: strict JSON, which no error message quotes."""
+"""Values from the command line: strict JSON and numbers.  No error message quotes a value."""
 
 from __future__ import annotations
 
@@ -197,3 +197,15 @@ def working_directory(path: str | None) -> str:
             "there is no such directory", path[:200], "check --cwd", code="no-directory"
         )
     return path
+
+
+def whole_number(option: str, given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and 0 < len(given) < 10 and int(given) > 0):
+        raise InputError(
+            f"{option} needs a whole number above 0",
+            fix=f"for example {option} 8",
+            code="arguments",
+        )
+    return int(given)

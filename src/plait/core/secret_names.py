@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 
 _SECRET_PARTS: Final = (
     "pass", "token", "secret", "apikey", "api_key", "private", "credential", "bearer",
@@ -29,7 +30,7 @@ _FORMS: Final = {
     **dict.fromkeys(("Bearer ", "Basic "), r"[\w+/=.~-]{16,}"),
 }
 """How keys and tokens of well-known services begin, and what follows."""
-_PASSWORD_IN_URL: Final = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_PASSWORD_IN_URL: Final = lazy_pattern(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
 @cache

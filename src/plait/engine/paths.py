@@ -34,9 +34,8 @@ A path is the names of the steps around a step and its own, joined by `/`: `map/
 
 from __future__ import annotations
 
-import re
-
 from plait.core.hints import TYPE_CHECKING
+from plait.core.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,7 +267,7 @@ def generic_path(path: str) -> str:
     )
 
 
-_HANDLED: Final = re.compile(rf"^({'|'.join(HANDLERS)})@\d+$")
+_HANDLED: Final = lazy_pattern(rf"^({'|'.join(HANDLERS)})@\d+$")
 
 
 def is_below(path: str, top: str) -> bool:

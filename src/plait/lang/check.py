@@ -15,6 +15,7 @@ from plait.agents.providers.file_check import file_problems
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, Problem, with_article
 from plait.core.hints import Final, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.lang.analysis.names import detect_profile
 from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import check_template, overlap
@@ -254,7 +255,7 @@ def _below(directory: str) -> Iterator[str]:
                 yield path
 
 
-_OF_DIRECTIVES: Final = re.compile(
+_OF_DIRECTIVES: Final = lazy_pattern(
     r"^(?:inputs|outputs|permissions|limits|provider|model|actions|hooks):", re.MULTILINE
 )
 MOST_OF_A_HEAD: Final = 8192

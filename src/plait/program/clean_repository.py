@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 
 SAFE: Final = {
@@ -40,7 +41,7 @@ SETTINGS: Final = (
 LISTING: Final = ("config", "--includes", "--show-scope", "--list", "-z")
 OWN_SCOPES: Final = frozenset({"system", "global"})
 """The scopes with the settings of the user."""
-HARMLESS: Final = re.compile(
+HARMLESS: Final = lazy_pattern(
     r"core\.(repositoryformatversion|sharedrepository|logallrefupdates|filemode|symlinks|ignorecase"
     r"|precomposeunicode|protecthfs|protectntfs|longpaths|autocrlf|eol|checkroundtripencoding"
     r"|excludesfile|attributesfile|sparsecheckout|sparsecheckoutcone|bigfilethreshold|compression"
@@ -60,8 +61,8 @@ KEPT_INFO: Final = ("attributes", "grafts")
 """The files in `info` besides `exclude`."""
 OPTIONAL_TARGETS: Final = frozenset({"packed-refs", "shallow"})
 """git creates these files through the link, so the target need not exist."""
-DRIVER: Final = re.compile(r"merge\..*\.driver", re.DOTALL)
-FILTER: Final = re.compile(r"filter\..*\.(clean|smudge|process)", re.DOTALL)
+DRIVER: Final = lazy_pattern(r"merge\..*\.driver", re.DOTALL)
+FILTER: Final = lazy_pattern(r"filter\..*\.(clean|smudge|process)", re.DOTALL)
 ALWAYS_CONFLICT: Final = "exit 1"
 """A merge driver that always reports a conflict. Without one, git would merge line by line."""
 

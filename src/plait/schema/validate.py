@@ -9,6 +9,7 @@ from plait.core.documents.limits import printable_name
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, check_keys
 from plait.core.errors import Problem, closest_name, format_names, with_article
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.schema.field_types import (
@@ -136,7 +137,7 @@ def has_placeholders(node: Node) -> bool:
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SECONDS: Final = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
 DURATION: Final = rf"(?:{SECONDS}(?:ms|s|m|h|d))+"
-_PART: Final = re.compile(r"([0-9.]+)(ms|s|m|h|d)")
+_PART: Final = lazy_pattern(r"([0-9.]+)(ms|s|m|h|d)")
 LONGEST: Final = 366 * 86400.0
 
 

@@ -5,11 +5,10 @@ It goes on after what is merely wrong, and stops at what cannot be read.
 
 from __future__ import annotations
 
-import re
-
 from plait.core.documents.limits import printable_name as shortened
 from plait.core.errors import InputError, LimitError, Problem, closest_name, format_names
 from plait.core.hints import Final, NoReturn, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.scope.expression_terms import Get, Rules, Term, Terms, constant, join_terms
@@ -33,7 +32,7 @@ _COMPARISONS: Final = {
 }
 _LITERALS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
 _WORDS: Final = (*_AND[1:], *_OR[1:], *_NOT[1:], "in", "IN", *_LITERALS)
-_ESCAPE: Final = re.compile(r"\\(['\"\\])")
+_ESCAPE: Final = lazy_pattern(r"\\(['\"\\])")
 
 
 class _StopError(Exception):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from plait.core.documents.limits import printable_name as shortened
 from plait.core.errors import Problem
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.template.nodes import FilledPlaceholder, Placeholder, Text
@@ -76,7 +77,7 @@ class Token:
     end: int
 
 
-_TOKEN: Final = re.compile(
+_TOKEN: Final = lazy_pattern(
     r"""(?P<blank>\s++)
       | (?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)(?![\w.])
       | (?P<text>'(?:[^'\\]++|\\.)*'|"(?:[^"\\]++|\\.)*")

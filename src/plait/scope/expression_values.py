@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from math import isfinite
 
 from plait.core.hints import Final, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.values import UNDEFINED, Json, Secret, reveal_text
 from plait.template.filters import FILTERS
 from plait.template.operators import OPERATORS, Test, type_name
@@ -17,8 +17,8 @@ MAX_DIGITS: Final = 3_500
 TRUE_OR_FALSE, A_NUMBER, A_STRING = "true or false", "a number", "a string"
 """Kinds of values, in the words of `type_name`."""
 ORDERED: Final = frozenset({A_NUMBER, A_STRING})
-_NUMBER: Final = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-_INTEGER: Final = re.compile(r"-?[0-9]++")
+_NUMBER: Final = lazy_pattern(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+_INTEGER: Final = lazy_pattern(r"-?[0-9]++")
 
 
 def truth(value: Answer) -> bool:

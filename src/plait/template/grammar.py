@@ -26,6 +26,7 @@ from functools import lru_cache
 
 from plait.core.errors import InputError, LimitError, closest_name
 from plait.core.hints import Any, Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
 from plait.core.values import Json
@@ -58,30 +59,30 @@ MAX_FLAWS: Final = 100
 
 # Possessive quantifiers: none of these can backtrack. (On groups they are wrong before CPython
 # 3.11.5.)
-_BRACES = re.compile(r"\\[{}]|[{}]")
-_ESCAPED_BRACE = re.compile(r"\\([{}])")
-_WORD = re.compile(r"[A-Za-z0-9_]++")
-_BRACE_PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]++)\}")
-_BRACE_ESCAPE = re.compile(r"\{\{([A-Za-z0-9_]++)\}\}")
-_NAME = re.compile(r"[^\W\d]\w*+")
-_BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
-_ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]*+")
-_KEY = re.compile(r"[\w-]++")
-_INTEGER = re.compile(r"-?[0-9]++")
-_INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,17}+)")
-_NUMBER = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-_FORMAT = re.compile(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
-_BLANKS = re.compile(r"[ \t\r\n]*+")
-_PLAIN_PLACEHOLDER = re.compile(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)(?::-([^{}$\\]*+))?\}")
+_BRACES = lazy_pattern(r"\\[{}]|[{}]")
+_ESCAPED_BRACE = lazy_pattern(r"\\([{}])")
+_WORD = lazy_pattern(r"[A-Za-z0-9_]++")
+_BRACE_PLACEHOLDER = lazy_pattern(r"\{([A-Za-z0-9_]++)\}")
+_BRACE_ESCAPE = lazy_pattern(r"\{\{([A-Za-z0-9_]++)\}\}")
+_NAME = lazy_pattern(r"[^\W\d]\w*+")
+_BARE_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*+")
+_ENV_NAME = lazy_pattern(r"[A-Z_][A-Z0-9_]*+")
+_KEY = lazy_pattern(r"[\w-]++")
+_INTEGER = lazy_pattern(r"-?[0-9]++")
+_INDEX = lazy_pattern(r"-?(?:0|[1-9][0-9]{0,17}+)")
+_NUMBER = lazy_pattern(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+_FORMAT = lazy_pattern(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
+_BLANKS = lazy_pattern(r"[ \t\r\n]*+")
+_PLAIN_PLACEHOLDER = lazy_pattern(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)(?::-([^{}$\\]*+))?\}")
 # `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope
 # decides.
-_HYPHENATED = re.compile(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
-_HYPHENATED_NAME = re.compile(r"[^\W\d]\w*+(?:-\w++)*+")
+_HYPHENATED = lazy_pattern(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
+_HYPHENATED_NAME = lazy_pattern(r"[^\W\d]\w*+(?:-\w++)*+")
 # What only a shell can mean, seen at its first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
-_SHELL_EXPANSION = re.compile(
+_SHELL_EXPANSION = lazy_pattern(
     r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])"
 )
-_FILTER_WORD = re.compile(r"[^\s()'\"|{}$]++")
+_FILTER_WORD = lazy_pattern(r"[^\s()'\"|{}$]++")
 # Where a placeholder or an escape may begin; any other '$' or '{' is text and not worth a stop.
 _DOLLAR, _BARE_DOLLAR = r"\$(?=[${])", r"\$(?=[${A-Za-z_])"
 _INPUT, _WORD_BRACE = r"\{(?=\{?input:)", r"\{(?=\{?[A-Za-z0-9_])"
@@ -700,7 +701,7 @@ def _number(text: str) -> int | float:
 
 # ── expansions that only a shell has ─────────────────────────────────────
 
-_EXPANSION: Final = re.compile(
+_EXPANSION: Final = lazy_pattern(
     r"(?<![$\\])\$\{(?:[#!](?P<all>[A-Za-z_]\w*)[}\[]|(?P<part>[A-Za-z_]\w*)(?:[-%#/^,@+?=]|:[+=?\d ]))"
 )
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from plait.core.errors import InputError, LimitError
 from plait.core.hints import Any, Final, Protocol
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.core.values import Json
@@ -26,11 +27,11 @@ _NAME_SEGMENT: Final = (
     rf"""{_SPACE}(?:\.([A-Za-z_\x80-\U0010FFFF][0-9A-Za-z_\x80-\U0010FFFF]*)"""
     rf"""|\[{_SPACE}('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"){_SPACE}\])"""
 )
-_NAME: Final = re.compile(_NAME_SEGMENT)
-_SINGULAR: Final = re.compile(rf"\$(?:{_NAME_SEGMENT}|{_SPACE}\[{_SPACE}-?[0-9]+{_SPACE}\])*")
-_WILDCARD: Final = re.compile(rf"{_SPACE}(?:\.\*|\[{_SPACE}\*{_SPACE}\])")
-_FILTER: Final = re.compile(rf"{_SPACE}\[{_SPACE}\?")
-_QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_NAME: Final = lazy_pattern(_NAME_SEGMENT)
+_SINGULAR: Final = lazy_pattern(rf"\$(?:{_NAME_SEGMENT}|{_SPACE}\[{_SPACE}-?[0-9]+{_SPACE}\])*")
+_WILDCARD: Final = lazy_pattern(rf"{_SPACE}(?:\.\*|\[{_SPACE}\*{_SPACE}\])")
+_FILTER: Final = lazy_pattern(rf"{_SPACE}\[{_SPACE}\?")
+_QUOTED: Final = lazy_pattern(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
 class Node(Protocol):

@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from plait.core.hints import Final, Literal
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 
-_NUMBER: Final = re.compile(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_VERSION: Final = re.compile(r"[0-9][0-9.]*$")
+_NUMBER: Final = lazy_pattern(r"-(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_ASSIGNMENT: Final = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*=")
+_VERSION: Final = lazy_pattern(r"[0-9][0-9.]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class Program:
 
 _UNKNOWN: Final = Program()
 SSH_VALUED: Final = "BbcDEeFIiJLlmOopQRSWw"
-_NOTHING: Final = Program(only=re.compile(r"(?!)"), permutes=False)
+_NOTHING: Final = Program(only=lazy_pattern(r"(?!)"), permutes=False)
 
 _SHELL: Final = Program(
     "oO", word_set("rcfile init-file"), permutes=False, behind="program", plus=True, coded="c"
@@ -206,13 +207,13 @@ _GREP: Final = Program(
     instead="write -e before it",
 )
 _ECHO: Final = Program(
-    only=re.compile(r"-[neE]+"),
+    only=lazy_pattern(r"-[neE]+"),
     permutes=False,
     dashes=False,
     instead="print it with printf '%s\\n'",
 )
 _ECHO_FILE: Final = Program(
-    only=re.compile(r"-[neE]+|--help|--version"),
+    only=lazy_pattern(r"-[neE]+|--help|--version"),
     permutes=False,
     dashes=False,
     instead=_ECHO.instead,

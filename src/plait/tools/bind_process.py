@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from plait.core.errors import InputError, LimitError, Problem, ShellRefusedError, ValueRefusedError
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text, reveal_text, text
 from plait.template import sinks
@@ -34,7 +35,7 @@ tool.
 """
 _OWN_FILE: Final = "{tool_path}"
 """A tool that is the program's own file reads data from its standard input."""
-_OPERATOR: Final = re.compile(
+_OPERATOR: Final = lazy_pattern(
     r"[|&;<>]+|[0-9]*[<>]+(?:&[0-9-]+|[\w./~-]+)?|[^&|<>=?\\'\"]*;|\$\(.*|`.*", re.DOTALL
 )
 """A word that only a shell gives a meaning: `|`, `&&`, `2>&1`, `>file`, `cd;`, `$(…`."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field, replace
 from plait.core.secret_names import is_secret
 from plait.core.values import MASK, Secret
@@ -43,7 +44,7 @@ _LOADERS: Final = (
     "PLAIT_CLAUDE",
 )  # fmt: skip
 
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NAME: Final = lazy_pattern(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from math import floor, log10
 
 from plait.core.hints import TYPE_CHECKING
+from plait.core.patterns import lazy_pattern
 from plait.core.records import replace
 from plait.core.values import json_text
 from plait.engine.kinds import failure_kinds
@@ -98,7 +98,7 @@ def speed(rate: float) -> str:
     return f"{rate * 3600:.1f}/h"
 
 
-_SEQUENCES: Final = re.compile(
+_SEQUENCES: Final = lazy_pattern(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
 )
 

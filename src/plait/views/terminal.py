@@ -143,14 +143,12 @@ def write_result(value: Json) -> None:
     write_bytes(data)
 
 
-_CONTROLS: Final = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
-)
+_CONTROLS: Final = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
 
 
 def without_controls(text: str) -> str:
     """The text with control characters and changes of direction escaped."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_CONTROLS, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def json_bytes(value: Json) -> bytes:

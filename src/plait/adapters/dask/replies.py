@@ -9,7 +9,6 @@ secret is spelt like one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from plait.adapters.dask import protocol
@@ -26,6 +25,7 @@ from plait.core.errors import (
 )
 from plait.core.hints import Any, Final
 from plait.core.masking import mask_value
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field_names, is_record, replace
 from plait.core.values import Json
 from plait.engine.event_bus import Mask
@@ -130,7 +130,7 @@ def _mask_known(
     }
 
 
-_EXIT: Final = re.compile(r"(?:exit code -?\d{1,3}|ended by signal \d{1,2})(?=: |$)")
+_EXIT: Final = lazy_pattern(r"(?:exit code -?\d{1,3}|ended by signal \d{1,2})(?=: |$)")
 
 
 def _message(text: str, mask: Mask) -> str:

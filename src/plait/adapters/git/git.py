@@ -16,6 +16,7 @@ from threading import Lock
 
 from plait.core.errors import InputError, PlaitError, ProcessError
 from plait.core.hints import Final, Protocol
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.program.clean_repository import (
     FILTER,
@@ -50,11 +51,11 @@ SEEING: Final = (
     # Ignore rules of the user or of this clone do not count; only `.gitignore` files do.
     ("core.excludesFile", "/dev/null"),
 )
-LACKING: Final = re.compile(
+LACKING: Final = lazy_pattern(
     rb"unable to (read|parse)|could not (read|parse|fetch)|promisor|bad object|invalid object"
 )
 """git's messages when an object is missing."""
-PARTIAL: Final = re.compile(r"remote\..*\.promisor|extensions\.partialclone", re.DOTALL)
+PARTIAL: Final = lazy_pattern(r"remote\..*\.promisor|extensions\.partialclone", re.DOTALL)
 FATAL: Final = 128
 """The largest exit code of git itself."""
 IDENTITY: Final = {"NAME": "Plait", "EMAIL": "plait@localhost"}
@@ -226,7 +227,7 @@ def disk_space_note(folder: str, stderr: str) -> str:
 
 LITTLE_ROOM: Final = 16 << 20
 """Bytes. Not 0: git may have needed more than is left."""
-_NOT_WRITTEN: Final = re.compile(
+_NOT_WRITTEN: Final = lazy_pattern(
     r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota"
     r"|File too large"
     r"|[Cc]ould not (write|reset index)|failed to write"

@@ -34,6 +34,7 @@ from plait.adapters.http.connect import Deadline, Dial, Dialler, Resolve, dial, 
 from plait.core.errors import Problem, RequestError
 from plait.core.grace import backoff_delays
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.tools.invocation import PrimitiveResult, RequestCall
@@ -64,8 +65,8 @@ FRAMING: Final = frozenset(
     | {"transfer-encoding", "upgrade"}
 )
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_NOT_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_TOKEN = lazy_pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_A_VALUE = lazy_pattern(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
 def send_request(call: RequestCall, *, client: Client | None = None) -> PrimitiveResult:

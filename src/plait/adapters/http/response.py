@@ -14,25 +14,26 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from plait.core.errors import RequestError
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.values import MASK, Json, json_error, json_value
 from plait.tools.invocation import display_header
 
 PIECE: Final = 64 << 10
 
-_JSON_TYPE = re.compile(r"(?:application|text)/(?:json|[\w.+-]+\+json)")
-_BINARY_TYPE = re.compile(
+_JSON_TYPE = lazy_pattern(r"(?:application|text)/(?:json|[\w.+-]+\+json)")
+_BINARY_TYPE = lazy_pattern(
     r"(?:image|audio|video|font)/(?!svg\+xml)"
     r"|application/(?:octet-stream|pdf|zip|gzip|x-tar|wasm|vnd\.(?!.*(?:xml|json|yaml)))"
 )
-_CHARSET = re.compile(r";\s*charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
+_CHARSET = lazy_pattern(r";\s*charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
 # Not all of Python's codecs: some are not charsets, some are slow.
-_CHARSETS: Final = re.compile(
+_CHARSETS: Final = lazy_pattern(
     r"utf-?8|utf-?16(?:le|be)?|us-ascii|ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d|koi8-[ru]"
     r"|shift_jis|euc-jp|iso-2022-jp|gbk|gb2312|gb18030|big5|euc-kr",
     re.IGNORECASE,
 )
-_USER_INFO = re.compile(r"//[^/]*@")
+_USER_INFO = lazy_pattern(r"//[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ import httpx2
 from plait.adapters.http.connect import Deadline, Dialler, timeout_error
 from plait.core.errors import InternalError, RequestError
 from plait.core.hints import Any, Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -32,9 +33,9 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 IDLE_SECONDS: Final = 4.0
 IDLE_CONNECTIONS: Final = 32
 
-_AUTHORITY = re.compile(r"[^/?#]*//([^/?#]*)")
-_DOT_SEGMENT = re.compile(r"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_AUTHORITY = lazy_pattern(r"[^/?#]*//([^/?#]*)")
+_DOT_SEGMENT = lazy_pattern(r"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
+_LABEL = lazy_pattern(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shlex
 import stat
 import tempfile
@@ -21,6 +20,7 @@ from urllib.parse import quote
 
 from plait.core.errors import TrustError
 from plait.core.hints import Final, Protocol
+from plait.core.patterns import lazy_pattern
 from plait.core.private_files import sync_folder
 from plait.core.records import dataclass, field
 from plait.core.values import Json
@@ -86,7 +86,7 @@ _BLANK: Final = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U00016fe4\U0001d159\U000e0100-\U000e01ef"
 )
-_IS_BLANK: Final = re.compile(f"[{_BLANK}]")
+_IS_BLANK: Final = lazy_pattern(f"[{_BLANK}]")
 
 
 def visible(text: str) -> str:

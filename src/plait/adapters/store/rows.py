@@ -11,7 +11,6 @@ bytes) says which. If no text in it is large, all of it becomes one blob, and `b
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 
 from plait.adapters.store.shapes import (
@@ -28,6 +27,7 @@ from plait.adapters.store.shapes import (
 )
 from plait.core.errors import InternalError
 from plait.core.hints import Any, Final, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
 from plait.engine.events import (
@@ -491,7 +491,7 @@ def escape_text(text: str) -> str:
     return doubled.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-_ESCAPE: Final = re.compile(r"\\(\\|u[0-9a-f]{4})")
+_ESCAPE: Final = lazy_pattern(r"\\(\\|u[0-9a-f]{4})")
 
 
 def unescape_text(stored: str) -> str:

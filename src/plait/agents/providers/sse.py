@@ -7,15 +7,15 @@ read once, and an event that is too long is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from plait.agents.providers.families import UnreadableError
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 
 MOST: Final = 8 << 20
 """Bytes of one event."""
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LINE_END = lazy_pattern(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 
 

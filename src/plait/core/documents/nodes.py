@@ -14,6 +14,7 @@ from plait.core.documents.limits import printable_name
 from plait.core.documents.positions import origin
 from plait.core.errors import InternalError, Problem, closest_name, format_names, with_article
 from plait.core.hints import TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.core.source import Excerpt, Source, Span
 from plait.core.values import Json
@@ -129,8 +130,8 @@ def map_keys(node: Node | None) -> list[str]:
     return [name for name, _ in map_entries(node)]
 
 
-_STEP = re.compile(r'(?:^|\.)([^.\[\]]++)|\[([0-9]++)\]|\[("(?:[^"\\]++|\\.)*")\]')
-_SIMPLE_STEP = re.compile(r"[^.\[\]]+")
+_STEP = lazy_pattern(r'(?:^|\.)([^.\[\]]++)|\[([0-9]++)\]|\[("(?:[^"\\]++|\\.)*")\]')
+_SIMPLE_STEP = lazy_pattern(r"[^.\[\]]+")
 
 
 def _steps(path: str) -> abc.Iterator[str]:

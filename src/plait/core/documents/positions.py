@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from plait.core.hints import Final, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 
 VERBATIM: Final = "="
@@ -46,9 +47,9 @@ _Run: TypeAlias = tuple[int, int]
 
 _FOLD = r"(?P<fold>[ \t]*+(?:\r?\n[ \t]*+)+)"
 _FLOW_PARTS: Final = {
-    "": re.compile(_FOLD + r"|(?P<run>[ \t]++|[^ \t\r\n]++)"),
-    "'": re.compile(_FOLD + r"|(?P<escape>'')|(?P<run>[ \t]++|[^ \t\r\n']++)"),
-    '"': re.compile(
+    "": lazy_pattern(_FOLD + r"|(?P<run>[ \t]++|[^ \t\r\n]++)"),
+    "'": lazy_pattern(_FOLD + r"|(?P<escape>'')|(?P<run>[ \t]++|[^ \t\r\n']++)"),
+    '"': lazy_pattern(
         r"(?P<continued>\\\r?\n[ \t]*+(?:\r?\n[ \t]*+)*)|(?P<escape>\\(?:x..|u.{4}|U.{8}|.))|"
         + _FOLD
         + r"|(?P<run>[ \t]++|[^ \t\r\n\\]++)"
@@ -77,7 +78,7 @@ def _flow_runs(span: Span, style: str) -> Iterator[_Run]:
     yield offset, end
 
 
-_LINE = re.compile(r"([^\r\n]*+)(?:\r?\n|\Z)")
+_LINE = lazy_pattern(r"([^\r\n]*+)(?:\r?\n|\Z)")
 
 
 def _block_runs(value: str, span: Span, style: str) -> Iterator[_Run]:

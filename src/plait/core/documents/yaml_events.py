@@ -14,6 +14,7 @@ from functools import cache
 from plait.core.documents.limits import MAX_PROBLEMS
 from plait.core.errors import DocumentError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.patterns import import_with_lazy_patterns, lazy_pattern
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 
@@ -29,6 +30,7 @@ def read_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
     if found and found[1] != "%YAML":
         what = "directives other than %YAML are not read"
         raise DocumentError(what, Span(source, *found.span(1)), "remove this line", code="syntax")
+    import_with_lazy_patterns("yaml")
     return _parse_events(source, pure=pure)
 
 
@@ -53,7 +55,7 @@ def _parse_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
 
 # What YAML allows, less the line breaks that only some readers see: text after one of them would
 # look like part of a comment or string to a person, and be a key to the parser.
-_ODD_IN_ASCII = re.compile("[^\\t\\r\\n\\x20-\\x7e]|\\r(?!\\n)")
+_ODD_IN_ASCII = lazy_pattern("[^\\t\\r\\n\\x20-\\x7e]|\\r(?!\\n)")
 
 
 @cache
@@ -91,7 +93,7 @@ def _odd_character(character: str, where: Span) -> Problem:
     return Problem(what, where, fix, code="character")
 
 
-_PROLOGUE = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*(%[A-Za-z]*+)")
+_PROLOGUE = lazy_pattern(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*(%[A-Za-z]*+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +208,4 @@ def _syntax_problem(source: Source, error: yaml.MarkedYAMLError) -> Problem:
     return Problem(what, Span(source, place, place + 1), words.fix, code="syntax")
 
 
-_INDENTATION = re.compile(r"( *+)\t[ \t]*+")
+_INDENTATION = lazy_pattern(r"( *+)\t[ \t]*+")

@@ -27,6 +27,7 @@ from plait.core.documents.nodes import Mapping, Node, Plain, Scalar, Sequence
 from plait.core.documents.yaml_events import read_events
 from plait.core.errors import DocumentError, LimitError, Problem, closest_name, format_names
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
 
@@ -41,16 +42,16 @@ _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _NUMBER_STARTS: Final = frozenset("0123456789+-.")
-_INT = re.compile(r"[-+]?[0-9]++|0o[0-7]++|0x[0-9a-fA-F]++")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]++|[0-9]++(?:\.[0-9]*+)?)(?:[eE][-+]?[0-9]++)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_INT = lazy_pattern(r"[-+]?[0-9]++|0o[0-7]++|0x[0-9a-fA-F]++")
+_FLOAT = lazy_pattern(r"[-+]?(?:\.[0-9]++|[0-9]++(?:\.[0-9]*+)?)(?:[eE][-+]?[0-9]++)?")
+_NOT_FINITE = lazy_pattern(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _TAGGED_TYPES: Final[dict[str, set[type]]] = {
     "null": {type(None)},
     "bool": {bool},
     "int": {int},
     "float": {int, float},
 }
-_NUL_OR_SURROGATE = re.compile("[\\x00\\ud800-\\udfff]")
+_NUL_OR_SURROGATE = lazy_pattern("[\\x00\\ud800-\\udfff]")
 
 
 class Refused(Exception):
@@ -488,9 +489,9 @@ class _Builder:
             raise _Enough
 
 
-_TAG = re.compile(r"!<[^>]*+>|![^\s,\[\]{}]*+")
-_PROPERTIES = re.compile(rf"(?:&[\w-]++|{_TAG.pattern}|[ \t\r\n]++|#[^\n]*+)*")
-_NOTHING = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+|^\.\.\.(?=[ \t\r\n]|\Z))*", re.MULTILINE)
+_TAG = lazy_pattern(r"!<[^>]*+>|![^\s,\[\]{}]*+")
+_PROPERTIES = lazy_pattern(rf"(?:&[\w-]++|{_TAG.pattern}|[ \t\r\n]++|#[^\n]*+)*")
+_NOTHING = lazy_pattern(r"(?:[ \t\r\n]++|#[^\n]*+|^\.\.\.(?=[ \t\r\n]|\Z))*", re.MULTILINE)
 
 
 def _start(event: yaml.Event) -> int:

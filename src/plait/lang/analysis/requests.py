@@ -6,12 +6,12 @@ flow.  Another value may choose only among the hosts that the step allows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from plait.core import documents
 from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 from plait.lang.analysis.declarations import ANY_NAME
 from plait.lang.analysis.scopes import KnownNames, TemplateFields
@@ -21,7 +21,7 @@ from plait.template.template import Leaf, compile_template
 
 OF_THE_HEAD: Final = ("declared", "given", "a variable of an env file")
 """Descriptions of names from the head, a caller or the user."""
-_END_OF_HOST: Final = re.compile(r"[/?#]")
+_END_OF_HOST: Final = lazy_pattern(r"[/?#]")
 
 
 def check_request_hosts(reading: TemplateFields) -> Iterator[Problem]:

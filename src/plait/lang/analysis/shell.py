@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterator, Sequence
 
 from plait.core.errors import Problem
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 from plait.core.values import reveal_text
 from plait.lang.analysis.scopes import TemplateField
@@ -141,8 +141,8 @@ def _roots(slots: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
     return found
 
 
-_ARITHMETIC: Final = re.compile(r"\(\(((?:[^()]|\([^()]*\))*)\)\)")
-_BARE: Final = re.compile(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
+_ARITHMETIC: Final = lazy_pattern(r"\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_BARE: Final = lazy_pattern(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
 
 
 def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:

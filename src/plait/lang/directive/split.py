@@ -9,6 +9,7 @@ from plait.core.documents import nodes
 from plait.core.documents.positions import VERBATIM
 from plait.core.errors import InputError
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.lang.directive.xml_head import is_head, parse_xml_head
@@ -29,10 +30,10 @@ class DirectiveParts:
         return nodes.Mapping((*self.head.entries, body), self.head.span)
 
 
-_SIGNED: Final = re.compile(r"<!-- (?:plait|rye):signed:[^\n]*\n")
-_DASHES: Final = re.compile(r"---[ \t]*\r?\n")
-_END: Final = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
-_FENCE: Final = re.compile(r"^(`{3,})([^\s`]*)[ \t]*\r?$", re.MULTILINE)
+_SIGNED: Final = lazy_pattern(r"<!-- (?:plait|rye):signed:[^\n]*\n")
+_DASHES: Final = lazy_pattern(r"---[ \t]*\r?\n")
+_END: Final = lazy_pattern(r"^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
+_FENCE: Final = lazy_pattern(r"^(`{3,})([^\s`]*)[ \t]*\r?$", re.MULTILINE)
 
 
 def split_directive(text: str, path: str) -> DirectiveParts:

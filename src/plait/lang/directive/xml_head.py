@@ -24,6 +24,7 @@ from plait.core.documents import nodes
 from plait.core.documents.positions import VERBATIM
 from plait.core.errors import InputError, Problem, closest_name, format_names
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
 from plait.core.values import Json
@@ -160,7 +161,7 @@ class _Builder:
         return Span(self._source, at, min(at + length, len(self._source.text)))
 
 
-_OPENING: Final = re.compile(r"<!--|<!\[CDATA\[|<(template|example|raw)(?:\s[^<>]*)?>")
+_OPENING: Final = lazy_pattern(r"<!--|<!\[CDATA\[|<(template|example|raw)(?:\s[^<>]*)?>")
 
 
 def _opaque(text: str) -> Iterator[tuple[int, str]]:

@@ -6,11 +6,11 @@ templates, and workers fill them on other machines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.values import Json
 from plait.lang.analysis.scopes import TemplateField
 from plait.lang.environment import secrets_in
@@ -18,7 +18,7 @@ from plait.scope import Scope
 from plait.template.nodes import ContextPlaceholder, placeholders
 from plait.template.template import compile_template
 
-_VARIABLE: Final = re.compile(r"(?:^|\.)env\.\w+$")
+_VARIABLE: Final = lazy_pattern(r"(?:^|\.)env\.\w+$")
 """The path of an environment variable; a process gets its whole value."""
 
 

@@ -13,10 +13,10 @@ the clock (`_now`, `_timestamp`), and what it computed from it is recorded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, deep_copy
 from plait.engine.budgets import limit_error
@@ -247,7 +247,7 @@ def _limit_names(budget: Budget) -> tuple[str, ...]:
 # ── messages ─────────────────────────────────────────────────────────────
 
 
-_AT_NODES: Final = re.compile(r"(?:node '[^']*': )*")
+_AT_NODES: Final = lazy_pattern(r"(?:node '[^']*': )*")
 
 
 def _at_node(node: NodeSpec, message: str) -> str:

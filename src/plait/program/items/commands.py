@@ -8,10 +8,10 @@ accepted.
 from __future__ import annotations
 
 import os
-import re
 
 from plait.core.errors import Problem
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 from plait.core.values import json_text
 from plait.template.nodes import Text
@@ -28,11 +28,11 @@ PROGRAMS: Final = frozenset(
 )
 """Programs that list, print or filter. A known name followed by a blank is taken for a command."""
 
-_OPERATOR: Final = re.compile(r"[|;<>`\n]|&&|\$\(")
-_ARGUMENT: Final = re.compile(r"""\s(?:--?[A-Za-z]|["'])""")
-_ASSIGNED: Final = re.compile(r"(?:[A-Za-z_]\w*=\S*\s+)*")
-_SCRIPT: Final = re.compile(r".+\.(?:sh|bash|py|rb|pl|js|ts|mjs|php)\Z")
-_MAGIC: Final = re.compile(r"[*?\[]")
+_OPERATOR: Final = lazy_pattern(r"[|;<>`\n]|&&|\$\(")
+_ARGUMENT: Final = lazy_pattern(r"""\s(?:--?[A-Za-z]|["'])""")
+_ASSIGNED: Final = lazy_pattern(r"(?:[A-Za-z_]\w*=\S*\s+)*")
+_SCRIPT: Final = lazy_pattern(r".+\.(?:sh|bash|py|rb|pl|js|ts|mjs|php)\Z")
+_MAGIC: Final = lazy_pattern(r"[*?\[]")
 
 
 def command_problem(template: Template, span: Span, directory: str | None) -> Problem | None:

@@ -19,6 +19,7 @@ from itertools import chain, islice
 
 from plait.core.errors import InputError, Problem, closest_name
 from plait.core.hints import IO, Any, Final
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json, Secret, json_text
@@ -128,7 +129,7 @@ def _read(file: IO[str]) -> Iterator[Json]:
 
 # ── reading ──────────────────────────────────────────────────────────────
 
-_PART: Final = re.compile(r"[^,\s]+|,")
+_PART: Final = lazy_pattern(r"[^,\s]+|,")
 _WORDS: Final = ("ASC", "DESC", "NULLS", "FIRST", "LAST")
 
 

@@ -17,6 +17,7 @@ from plait.core.documents.limits import printable_name
 from plait.core.errors import DocumentError, InputError, LimitError, Problem, closest_name
 from plait.core.hints import IO, Final, NoReturn, TypeAlias
 from plait.core.os_errors import raise_machine_limit
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 from plait.core.values import Json, text
 from plait.program.items.commands import command_problem
@@ -246,7 +247,7 @@ def _nearest_file(path: str, directory: str) -> str | None:
 
 # ── globs ────────────────────────────────────────────────────────────────
 
-_MAGIC: Final = re.compile(r"[*?\[]")
+_MAGIC: Final = lazy_pattern(r"[*?\[]")
 NO_FOLDER: Final = "correct the path; to run a command, write input: {command: …}"
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from plait.core.errors import InternalError, Problem, ShellRefusedError, ValueRefusedError
 from plait.core.hints import Final, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, Unknown, reveal_text, text
@@ -331,7 +332,7 @@ def _depth_of_double_parens(text: str, depth: int) -> int:
     return depth
 
 
-_PARENS: Final = re.compile(r"\(\(|\(|\)")
+_PARENS: Final = lazy_pattern(r"\(\(|\(|\)")
 
 
 def _free_name(stem: str, written: str) -> str:
@@ -342,7 +343,7 @@ def _free_name(stem: str, written: str) -> str:
 
 # ── values that cannot be passed ────────────────────────────────────────────
 
-_INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
+_INTEGER: Final = lazy_pattern(r"[+-]?(0|[1-9][0-9]{0,18})")
 _LARGEST_INTEGER: Final = 2**63 - 1
 
 

@@ -19,6 +19,7 @@ from functools import lru_cache, wraps
 
 from plait.core.errors import LimitError
 from plait.core.hints import Final, Literal, TypeVar
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.template.shell.places import (
     MAX_DEPTH,
@@ -115,9 +116,9 @@ _KEYWORDS: Final = frozenset(
 )
 _ENDS_COMMAND: Final = frozenset("\n;|)")
 _REDIRECTS: Final = frozenset("<>&")
-_REDIRECTION: Final = re.compile(r"&>>?|<<<|<<-?|<[&>]?|>[>&|]?")
-_DESCRIPTOR: Final = re.compile(r"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
-_BLANKS: Final = re.compile(r"(?:[ \t]++|\\\n)+")
+_REDIRECTION: Final = lazy_pattern(r"&>>?|<<<|<<-?|<[&>]?|>[>&|]?")
+_DESCRIPTOR: Final = lazy_pattern(r"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
+_BLANKS: Final = lazy_pattern(r"(?:[ \t]++|\\\n)+")
 
 
 @dataclass(frozen=True, slots=True)

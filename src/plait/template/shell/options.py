@@ -8,10 +8,10 @@ or set by the script.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from plait.core.hints import Final, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.template.options import Argument, option_words
 from plait.template.shell.places import Command, CommandWord, Variable
@@ -89,9 +89,9 @@ def has_sign(texts: Sequence[str], given: Given) -> bool:
     return any(map(_SIGN_OF_WORD.search if given else _SIGN.match, texts))
 
 
-_SIGN: Final = re.compile(r"[-+]")
-_SIGN_OF_WORD: Final = re.compile(r"(?:\A|[ \t\n])[-+]")
-_BLANKS: Final = re.compile(r"[ \t\n]+")
+_SIGN: Final = lazy_pattern(r"[-+]")
+_SIGN_OF_WORD: Final = lazy_pattern(r"(?:\A|[ \t\n])[-+]")
+_BLANKS: Final = lazy_pattern(r"[ \t\n]+")
 _MOST_BITS: Final = 64
 """A variable that is made of more counts as unknown: variables can double each other."""
 

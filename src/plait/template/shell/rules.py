@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 from plait.core.hints import Final, Literal
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.template.options import PREFIXES, SSH_VALUED, Prefix, find_program, takes_next, word_set
 from plait.template.shell.places import (
@@ -63,9 +64,9 @@ _ARRAYS_OF_BASH: Final = word_set(
     "BASH_ARGC BASH_ARGV BASH_LINENO BASH_REMATCH BASH_SOURCE BASH_VERSINFO COMP_WORDS COMPREPLY"
     " COPROC DIRSTACK FUNCNAME GROUPS MAPFILE PIPESTATUS"
 )
-_USED_AS_ARRAY: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)(?:\[|\+?=\()")
-_QUOTING: Final = re.compile(r"""\\\n|[\\'"]""")
-_INPUT_FILE: Final = re.compile(r"-|(?:.*/)?(?:dev/+stdin|fd/.*)", re.DOTALL)
+_USED_AS_ARRAY: Final = lazy_pattern(r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)(?:\[|\+?=\()")
+_QUOTING: Final = lazy_pattern(r"""\\\n|[\\'"]""")
+_INPUT_FILE: Final = lazy_pattern(r"-|(?:.*/)?(?:dev/+stdin|fd/.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ _NEAR: Final = 4
 _PLAIN_ATTRIBUTES: Final = frozenset("rxglu-")
 _ARRAY_ATTRIBUTES: Final = frozenset("aA")
 _UNKNOWN_PROGRAM: Final = _Interpreter("c", options_between=True)  # "$SHELL" -c
-_VERSION: Final = re.compile(r"[0-9][0-9.]*$")
+_VERSION: Final = lazy_pattern(r"[0-9][0-9.]*$")
 _ENDS_VERSION: Final = tuple(string.digits + ".")
 
 

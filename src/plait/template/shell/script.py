@@ -10,11 +10,11 @@ it there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Source
 from plait.core.values import Unknown, reveal_text
 from plait.template.nodes import (
@@ -215,7 +215,7 @@ class _Read:
 # Some megabytes at most, for scripts of ordinary length. A map with more scripts is a bit slower.
 _read: Final = lru_cache(maxsize=128)(_Read)
 _EXPANDING: Final = ("bare", "double", "heredoc", "parameter", "quoted-parameter")
-_ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*+")
+_ENV_NAME: Final = lazy_pattern(r"[A-Z_][A-Z0-9_]*+")
 
 
 def _with_parts(leaf: Leaf, parts: Parts) -> Leaf:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.template.shell.places import (
     MAX_DEPTH,
     SLOT,
@@ -25,24 +26,24 @@ from plait.template.shell.places import (
 Around: TypeAlias = Literal["bare", "double", "heredoc"]
 Operator: TypeAlias = Literal["", "default", "assign", "pattern", "evaluated"]
 
-NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^=]*\])?\+?=", re.DOTALL)
+NAME: Final = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+ASSIGNMENT: Final = lazy_pattern(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^=]*\])?\+?=", re.DOTALL)
 EXPANSION: Final = "$"
 OPERATORS: Final = ";&|<>()"
 _OPERATOR_CHARACTERS: Final = tuple(OPERATORS)
 SEPARATORS: Final = " \t\n" + OPERATORS
-PLAIN_IN_HEREDOC: Final = re.compile(r"[^\0`\\$]+")
+PLAIN_IN_HEREDOC: Final = lazy_pattern(r"[^\0`\\$]+")
 
 # Before `(`, one of ?*+@! opens an extended pattern, and is read on its own.
-_PLAIN_IN_WORD: Final = re.compile(r"""(?:[^\s\0;&|<>()'"`\\$\[\]?*+@!]++|[?*+@!](?!\())+""")
-_PLAIN_WORD: Final = re.compile(_PLAIN_IN_WORD.pattern + r"(?=[ \t\n;|&)]|\Z)")
-_PLAIN_IN_DOUBLE: Final = re.compile(r"""[^\0"`\\$]+""")
-_PLAIN_IN_SINGLE: Final = re.compile(r"[^\0']+")
-_PLAIN_IN_DOLLAR_SINGLE: Final = re.compile(r"[^\0'\\]+")
-_PLAIN_IN_PARAMETER: Final = re.compile(r"""[^\0'"`\\$}]+""")
-_PLAIN_IN_ARITHMETIC: Final = re.compile(r"""[^\0'"`\\$()]+""")
-_PLAIN_IN_BACKTICKS: Final = re.compile(r"(?:[^`\\]++|\\.)*", re.DOTALL)
-_NAME_PART: Final = re.compile(r"[A-Za-z0-9_]*")
+_PLAIN_IN_WORD: Final = lazy_pattern(r"""(?:[^\s\0;&|<>()'"`\\$\[\]?*+@!]++|[?*+@!](?!\())+""")
+_PLAIN_WORD: Final = lazy_pattern(_PLAIN_IN_WORD.pattern + r"(?=[ \t\n;|&)]|\Z)")
+_PLAIN_IN_DOUBLE: Final = lazy_pattern(r"""[^\0"`\\$]+""")
+_PLAIN_IN_SINGLE: Final = lazy_pattern(r"[^\0']+")
+_PLAIN_IN_DOLLAR_SINGLE: Final = lazy_pattern(r"[^\0'\\]+")
+_PLAIN_IN_PARAMETER: Final = lazy_pattern(r"""[^\0'"`\\$}]+""")
+_PLAIN_IN_ARITHMETIC: Final = lazy_pattern(r"""[^\0'"`\\$()]+""")
+_PLAIN_IN_BACKTICKS: Final = lazy_pattern(r"(?:[^`\\]++|\\.)*", re.DOTALL)
+_NAME_PART: Final = lazy_pattern(r"[A-Za-z0-9_]*")
 _QUOTED: Final = '"'
 
 
@@ -745,7 +746,7 @@ def _operand_state(around: Around, operator: Operator) -> State:
     return "quoted-pattern" if operator == "pattern" else "quoted-parameter"
 
 
-_SET_IN_ARITHMETIC: Final = re.compile(
+_SET_IN_ARITHMETIC: Final = lazy_pattern(
     r"(?:\+\+|--)[ \t]*+([A-Za-z_]\w*+)|"
     r"(?<![\w$])([A-Za-z_]\w*+)[ \t]*+(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))"
 )

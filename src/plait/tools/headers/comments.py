@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from plait.core import documents
 from plait.core.errors import DocumentError, LimitError
+from plait.core.patterns import lazy_pattern
 from plait.core.records import replace
 from plait.core.source import Source, Span
 from plait.tools.headers.entries import (
@@ -88,7 +89,7 @@ def _text_span(source: Source, line: _Line) -> Span:
     return Span(source, start, start + len(text))
 
 
-_KEY_LINE = re.compile(r"[ \t]*+([a-z_]++):(?=[ \t]|\Z)")
+_KEY_LINE = lazy_pattern(r"[ \t]*+([a-z_]++):(?=[ \t]|\Z)")
 
 
 def _key_lines(lines: list[_Line]) -> set[int]:
@@ -110,7 +111,7 @@ def _key_lines(lines: list[_Line]) -> set[int]:
     return chosen
 
 
-_ID_LINE = re.compile(r"[ \t]*+([a-z_]++):[ \t]++[\w.-]++/\S++[ \t]*+\Z")
+_ID_LINE = lazy_pattern(r"[ \t]*+([a-z_]++):[ \t]++[\w.-]++/\S++[ \t]*+\Z")
 
 
 def _find_misspelt_executor(keys: HeaderEntries, lines: list[_Line]) -> None:

@@ -11,6 +11,7 @@ import re
 
 from plait.core import documents
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.tools.headers.comments import read_fenced, top_comments
@@ -187,10 +188,10 @@ class _Declarations:
 
 _DIGITS: Final = "[0-9](?:_?[0-9])*"
 _DECIMAL: Final = "(?:0|[1-9](?:_?[0-9])*)"
-_WHOLE = re.compile(
+_WHOLE = lazy_pattern(
     rf"{_DECIMAL}|0[xX][0-9a-fA-F](?:_?[0-9a-fA-F])*|0[oO][0-7](?:_?[0-7])*|0[bB][01](?:_?[01])*"
 )
-_FLOAT = re.compile(rf"(?:{_DECIMAL}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+_FLOAT = lazy_pattern(rf"(?:{_DECIMAL}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
 
 
 def _number(text: str, where: Span) -> float:
@@ -203,7 +204,7 @@ def _number(text: str, where: Span) -> float:
     )
 
 
-_ESCAPE = re.compile(
+_ESCAPE = lazy_pattern(
     r"\\(?:x(?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|u\{(?P<point>[0-9a-fA-F]{1,6})\}"
     r"|(?P<nul>0(?![0-9]))|(?P<bad>[xu0-9])|(?P<cut>\r\n|[\n\r\u2028\u2029])|(?P<one>[\s\S]))"
 )

@@ -6,11 +6,11 @@ like a declaration inside a function, a string or a comment is not taken for one
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from plait.core.errors import DocumentError, LimitError
+from plait.core.patterns import lazy_pattern
 from plait.core.source import Source, Span
 
 MAX_PATTERN: Final = 10_000
@@ -64,16 +64,16 @@ _BEFORE_MAP: Final = frozenset("(,=:[!&|?+-*%<>~^")
 _BEFORE_PATTERN: Final = _BEFORE_VALUE | {"do", "else"}
 _BEFORE_CONDITION: Final = frozenset(["if", "while", "for", "with"])
 
-_SKIPPED = re.compile(r"(?:[\s\ufeff]++|//[^\n\r\u2028\u2029]*+|/\*(?:[^*]++|\*(?!/))*\*/)*")
-_LINE_END = re.compile(r"[\n\r\u2028\u2029]")
-_HASHBANG = re.compile(r"#![^\n\r]*+")
+_SKIPPED = lazy_pattern(r"(?:[\s\ufeff]++|//[^\n\r\u2028\u2029]*+|/\*(?:[^*]++|\*(?!/))*\*/)*")
+_LINE_END = lazy_pattern(r"[\n\r\u2028\u2029]")
+_HASHBANG = lazy_pattern(r"#![^\n\r]*+")
 _QUOTED: Final = {
-    '"': re.compile(r'"(?:[^"\\\n\r]++|\\(?:\r\n|[\s\S]))*"'),
-    "'": re.compile(r"'(?:[^'\\\n\r]++|\\(?:\r\n|[\s\S]))*'"),
+    '"': lazy_pattern(r'"(?:[^"\\\n\r]++|\\(?:\r\n|[\s\S]))*"'),
+    "'": lazy_pattern(r"'(?:[^'\\\n\r]++|\\(?:\r\n|[\s\S]))*'"),
 }
-_TEMPLATE_TEXT = re.compile(r"(?:[^`\\$]++|\\[\s\S]|\$(?!\{))*")
-_PATTERN = re.compile(r"/(?:[^/\\\[\n\r]|\\[^\n\r]|\[(?:[^\]\\\n\r]|\\[^\n\r])*\])+/[\w$]*+")
-_PLAIN = re.compile(
+_TEMPLATE_TEXT = lazy_pattern(r"(?:[^`\\$]++|\\[\s\S]|\$(?!\{))*")
+_PATTERN = lazy_pattern(r"/(?:[^/\\\[\n\r]|\\[^\n\r]|\[(?:[^\]\\\n\r]|\\[^\n\r])*\])+/[\w$]*+")
+_PLAIN = lazy_pattern(
     r"(?P<number>\.?[0-9](?:[eE][+-](?=[0-9])|[\w.])*)|(?P<word>[\w$]++)"
     r"|(?P<mark>=>|={2,3}|\+\+|--|\.\.\.|[\s\S])"
 )

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from plait.core.errors import InputError
 from plait.core.hints import Final
+from plait.core.patterns import lazy_pattern
 from plait.core.private_files import (
     ABSENT,
     damaged_file_error,
@@ -41,7 +41,7 @@ from plait.tools.trust.signatures import (
 )
 from plait.tools.trust.store import Now, TrustStore
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
