@@ -242,11 +242,14 @@ def build_run_context(
     from plait.engine.backend import SERIAL
     from plait.engine.context import RunContext, Secrets
     from plait.engine.event_bus import EventBus
-    from plait.engine.plan_log import PlanLog
     from plait.engine.replay import Replay
 
     secrets = Secrets(loaded.secret_texts())
-    plan_log = PlanLog(secrets.mask) if is_dry else None
+    plan_log = None
+    if is_dry:
+        from plait.engine.plan_log import PlanLog
+
+        plan_log = PlanLog(secrets.mask)
     stop = observers.stop or StopSignal()
     is_resumed = not is_dry and not journal.is_fresh()
     replay = Replay(

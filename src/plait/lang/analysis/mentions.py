@@ -10,7 +10,6 @@ from plait.lang.analysis.declarations import names_given
 from plait.lang.analysis.references import condition_names, paths_in
 from plait.lang.analysis.scopes import TemplateField
 from plait.lang.workflow.compose import ComposedWorkflow
-from plait.program.git_changes import CHANGES
 from plait.program.phases import MAP_LISTS
 from plait.template.nodes import Path
 
@@ -54,12 +53,16 @@ def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
     """Which of `step`, `workflow` and `git` the flow uses changes or state of."""
     for one in fields:
         for path in _field_paths(one):
-            if path.root == "git" or (
-                path.root in ("step", "workflow") and (not path.keys or path.keys[0] in CHANGES)
-            ):
+            if path.root == "git" or (path.root in ("step", "workflow") and _may_be_change(path)):
                 yield path.root
             if path.root == "merge":  # it contains the changes of the run
                 yield from ("workflow", "git")
+
+
+def _may_be_change(path: Path) -> bool:
+    from plait.program.git_changes import CHANGES
+
+    return not path.keys or path.keys[0] in CHANGES
 
 
 def ids_asked_for(fields: Sequence[TemplateField], flow: ComposedWorkflow) -> frozenset[str]:

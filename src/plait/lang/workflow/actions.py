@@ -17,7 +17,6 @@ from plait.lang.common import (
 )
 from plait.program.action_step import Action
 from plait.program.actions.shell import ShellAction
-from plait.program.git_changes import ChangeCheck
 from plait.program.map import CommandSource, Source, ValueSource, foreach
 from plait.program.step_list import BlockAction, join_fingerprints
 from plait.schema import Fields, text_template, to_template
@@ -26,6 +25,7 @@ from plait.template.template import Template
 if TYPE_CHECKING:
     from plait.lang.workflow.compilation import Compilation, CompileContext
     from plait.program.actions.prompt import SessionOptions
+    from plait.program.git_changes import ChangeCheck
 
 
 def build_action(
@@ -203,6 +203,8 @@ def parse_change_check(
     if not (commits or outputs):
         return None
     builder.watches = True
+    from plait.program.git_changes import ChangeCheck
+
     return ChangeCheck(commits, fields.text("id") or "", outputs)
 
 

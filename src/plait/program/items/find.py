@@ -18,7 +18,6 @@ from plait.engine.paths import ITEMS
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
 from plait.program.action_step import with_env
-from plait.program.git_changes import scope_outside_steps
 from plait.program.item_list import OnEmpty, check_not_empty
 from plait.program.items import (
     CommandInput,
@@ -77,6 +76,8 @@ class FindItems:
         return ItemsPlan(self.kind, data=self)
 
     def execute(self, plan: ItemsPlan, ctx: StepContext) -> Json:  # noqa: ARG002 - the same
+        from plait.program.git_changes import scope_outside_steps
+
         ctx = ctx.with_scope(scope_outside_steps(ctx))
         spooled = write_spool(self._items_with_keys(ctx), self._file(ctx))
         check_not_empty(spooled.count, self.on_empty, ctx, "the map", self._why_empty())
@@ -149,6 +150,8 @@ class FindItems:
 
     def plan_items(self, ctx: StepContext, plan: PlanLog) -> Json:
         """Return the items that are known without running anything, else NOT_KNOWN."""
+        from plait.program.git_changes import scope_outside_steps
+
         run = ctx.run
         ctx = ctx.with_scope(scope_outside_steps(ctx))
         if isinstance(self.input, CommandInput):
