@@ -386,6 +386,36 @@ def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -
     assert nobody_left(token)
 
 
+def test_what_a_killed_plait_of_a_job_and_its_killed_guardian_left_ends_with_plait(
+    token: str,
+) -> None:
+    inner = f"""
+import os, signal
+from plait.adapters.process import guardian_client
+from plait.adapters.process.process import run
+def die(*_):
+    os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=die)
+"""
+    outer = f"""
+import sys
+from plait.adapters.process.process import run
+run([sys.executable, "-c", {inner!r}])
+print("done", flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", outer],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as plait:
+        assert line_of(plait) == b"done\n"
+        assert len([pid for pid in tree_of(token, 0) if pid != plait.pid]) >= 1
+    assert nobody_left(token)
+
+
 def test_the_guardian_ends_with_plait() -> None:
     code = "from plait.adapters.process import guardian_client; guardian_client.warm_up(); print(guardian_client._GUARDIANS[False].pid)"
     done = subprocess.run(

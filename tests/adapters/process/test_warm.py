@@ -289,6 +289,18 @@ def test_a_shell_that_cannot_wait_is_executed(keeper: Keeper, tmp_path: Path) ->
     assert [keeper.run(str(script), "-c", "true")[0] for _ in range(2)] == [b"mine\n"] * 2
 
 
+def test_another_program_with_the_name_of_a_shell_does_not_stay(
+    keeper: Keeper, tmp_path: Path
+) -> None:
+    script = tmp_path / "sh"
+    script.write_text("#!/bin/sh\n[ $# = 0 ] && exec sleep 600 3<&-\necho mine\n")
+    script.chmod(0o755)
+    before = set(children(keeper.keeper.pid))
+    assert keeper.run(str(script), "-c", "true")[0] == b"mine\n"
+    for pid in set(children(keeper.keeper.pid)) - before:
+        assert is_gone(pid)
+
+
 def test_one_that_was_killed_is_replaced(keeper: Keeper) -> None:
     keeper.run("sh", "-c", "true")
     for _ in range(3):
