@@ -432,6 +432,20 @@ def test_a_batch_whose_channel_closes_in_the_middle_leaves_nobody(
     require_service(keeper)
 
 
+def test_a_client_that_writes_all_its_orders_before_it_reads_need_not_wait(
+    channel: Channel,
+) -> None:
+    count, size = 300, 60_000  # 18 MB of output, and more orders than a socket holds
+    filler = [f"V{number}={'x' * 1000}" for number in range(4)]
+    orders = [
+        pack(id_, "head", "-c", str(size), "/dev/zero", env=["PATH=/usr/bin:/bin", *filler])
+        for id_ in range(count)
+    ]
+    channel.socket.sendall(b"".join(orders))
+    reports = channel.until(lambda reports: len(ended(reports)) == count)
+    assert sum(len(one.stdout) for one in reports) == count * size
+
+
 def with_variable(variable: str) -> list[int]:
     """Processes that have it in their environment."""
     found = []

@@ -86,7 +86,10 @@ _Static_assert(sizeof(struct head) == 28 && sizeof(struct command) == 20 && size
 enum { MOST_BYTES = 64 << 20 };                          /* of an order: more than Linux executes */
 enum { MOST_TEXTS = 1 << 20, MOST_CHANGES = 1 << 10 };   /* of an order: likewise; Plait changes 16 variables */
 enum { PIECE = 1 << 16, LAST_READS = 17 };
-enum { MOST_UNSENT = 1 << 20, MOST_UNREAD = 16 << 20 };  /* beyond these output, and then orders, are not read */
+enum { MOST_UNSENT = 1 << 20 };                          /* bytes for a channel; beyond that, output is not read */
+/* Reports for a channel; beyond that, orders are not read.  Thousands of jobs that end while Plait still
+ * writes their orders make fewer: Plait does not read meanwhile, and must not wait for us. */
+enum { MOST_REPORTS = 1 << 18 };
 static const int64_t MILLISECOND = 1000000, SECOND = 1000000000;
 #define GIVE_UP (5 * SECOND)
 #define FIRST_PAUSE (2 * MILLISECOND)
@@ -162,6 +165,7 @@ struct channel {
     struct buffer in, out;
     int *descriptors;                                    /* came, and are not used yet */
     size_t descriptor_count;
+    size_t report_count;                                 /* in `out`, about */
     uint32_t events;                                     /* for which it is watched */
     bool has_lost_descriptors, is_unsent, is_blocked, is_closed;
 };
@@ -249,6 +253,7 @@ static struct report *add_report(struct job *job, char kind, int number, size_t 
         return memset(&nowhere, 0, sizeof nowhere);
     struct report *report = (struct report *)make_room(&channel->out, sizeof *report + output);
     channel->out.size += sizeof *report;
+    channel->report_count++;
     *report = (struct report){.kind = kind, .id = job->id, .number = number, .pid = job->number};
     for (int n = 0; n < 2; n++)
         report->flags |= (uint8_t)(job->streams[n].watched.fd >= 0 ? 1 << n : 0);
@@ -263,7 +268,7 @@ static void resume_streams(struct channel *channel);
 /* Plait that does not read what it is told has to wait with further orders. */
 static void watch_channel(struct channel *channel)
 {
-    uint32_t events = (channel->out.size < MOST_UNREAD ? EPOLLIN : 0) | (channel->is_blocked ? EPOLLOUT : 0);
+    uint32_t events = (channel->report_count < MOST_REPORTS ? EPOLLIN : 0) | (channel->is_blocked ? EPOLLOUT : 0);
     if (events != channel->events && watch(&channel->watched, events))
         channel->events = events;
 }
@@ -288,6 +293,8 @@ static void send_reports(struct channel *channel)
         }
         sent += (size_t)size;
     }
+    if (sent)
+        channel->report_count = channel->report_count * (channel->out.size - sent) / channel->out.size;
     drop_front(&channel->out, sent);
     watch_channel(channel);
     if (channel->out.size < MOST_UNSENT)

@@ -91,8 +91,10 @@ LAST_READS: Final = 17
 """Reads of a piece; more than a pipe holds."""
 MOST_UNSENT: Final = 1 << 20
 """Bytes of reports for a channel; beyond that its jobs are not read."""
-MOST_UNREAD: Final = 16 << 20
-"""Likewise; beyond that its orders and commands are not read."""
+MOST_REPORTS: Final = 1 << 18
+"""For a channel; beyond that its orders are not read. Thousands of jobs that end while Plait still
+writes their orders make fewer: Plait does not read meanwhile, and must not wait for us.
+"""
 
 _LINUX = sys.platform == "linux"
 _RLIMIT_LOCKS = 10
@@ -159,7 +161,17 @@ def _set_kernel_options() -> None:
 class JobChannel:
     """A socket on which orders and commands come, and reports go."""
 
-    __slots__ = ("data", "descriptors", "fd", "is_throttled", "jobs", "lost", "socket", "unsent")
+    __slots__ = (
+        "data",
+        "descriptors",
+        "fd",
+        "is_throttled",
+        "jobs",
+        "lost",
+        "report_count",
+        "socket",
+        "unsent",
+    )
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -170,6 +182,7 @@ class JobChannel:
         self.descriptors: list[int] = []  # have come, and belong to the next orders
         self.lost = False  # some descriptors found no room here
         self.unsent = bytearray()
+        self.report_count = 0  # in `unsent`, about
         self.is_throttled = False  # the output of its jobs is not read now
 
 
@@ -503,20 +516,23 @@ class Guardian:
             return
         flags = job.open_streams if flags is None else flags
         sizes = map(len, output)
+        channel.report_count += 1
         channel.unsent += REPORT.pack(kind, flags, job.id, number, job.number, *usage, *sizes)
         channel.unsent += output[0] + output[1]
         self.send_reports(channel)
 
     def send_reports(self, channel: JobChannel) -> None:
+        before = len(channel.unsent)
         try:
             del channel.unsent[: channel.socket.send(channel.unsent)]
         except BlockingIOError:
             pass
         except OSError:  # Plait has closed it: `receive` notices that next
             channel.unsent.clear()
+        channel.report_count = channel.report_count * len(channel.unsent) // max(before, 1)
         if channel.fd in self.channels:
             # Plait that does not read what it is told has to wait with further orders.
-            orders = select.POLLIN if len(channel.unsent) < MOST_UNREAD else 0
+            orders = select.POLLIN if channel.report_count < MOST_REPORTS else 0
             self.poll.modify(channel.fd, orders | (select.POLLOUT if channel.unsent else 0))
         if channel.is_throttled and len(channel.unsent) < MOST_UNSENT:
             channel.is_throttled = False
