@@ -65,6 +65,8 @@ class Budgets:
 
         A hook about a step uses the budget around that step, even after the step has ended.
         """
+        if not self._by_path:
+            return self.total
         is_about = False
         while path:
             if not is_about and (found := self._by_path.get(path)) is not None:
@@ -136,8 +138,10 @@ class Budgets:
 
     def time_left(self, ctx: StepContext) -> float | None:
         """Return the seconds that a step has, by its deadline and by the limits around it."""
-        rests = (ctx.time_left(), self.at(ctx.path).available("seconds"))
-        return min((rest for rest in rests if rest is not None), default=None)
+        own, rest = ctx.time_left(), self.at(ctx.path).available("seconds")
+        if own is None or rest is None:
+            return rest if own is None else own
+        return min(own, rest)
 
     def pause(self, ctx: StepContext, seconds: float) -> None:
         """Wait before the next attempt; raise LimitExceeded when a limit of seconds is reached."""

@@ -52,7 +52,7 @@ FIRST_CHECKPOINT: Final = 1.0
 CHECKPOINT_SECONDS: Final = 5.0
 """Seconds between two checkpoints of the write-ahead log."""
 
-FEW: Final = 8
+FEW: Final = 32
 """Rows that one statement may write."""
 SNAPSHOT_WRITES: Final = 50
 """Statements that one snapshot serves. After that comes a transaction without one: SQLite moves the
