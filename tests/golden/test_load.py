@@ -24,7 +24,7 @@ LOADED = [
     (["--version"],                                                    2,   1540),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  37520),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              62, 101540),
-    (["run", "flow.yaml"],                                           176, 283047),
+    (["run", "flow.yaml"],                                           177, 283047),
     (["check", "flow.yaml"],                                         163, 262260),
     (["runs"],                                                        67, 101790),
 ]  # fmt: skip

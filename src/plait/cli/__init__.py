@@ -112,6 +112,10 @@ def _run_command(command: str, arguments: list[str]) -> int:
         import gc
 
         gc.disable()  # the command turns it on again when its modules are loaded
+        if "--help" not in arguments:
+            from plait.cli.bundle import use_bundle
+
+            use_bundle("call" if command == "call" else "run")
     module = import_module(f"plait.cli.{command}")
     fast = command in FAST_ARGUMENT_COMMANDS and "--help" not in arguments
     options = _plain_options(module, arguments) if fast else None

@@ -93,6 +93,10 @@ def run(options: argparse.Namespace) -> int:
             print(f"note: {printable(note)}", file=sys.stderr)
         if not result.success:
             show_error(_failure(result))
+    if result.success:
+        from plait.cli.bundle import keep_bundle
+
+        keep_bundle("call")
     return 0 if result.success else 1
 
 

@@ -96,9 +96,11 @@ def load_all() -> None:
     """Load the modules of a run while the guardian starts; then turn the garbage collector on."""
     from plait.app import runs as flows
     from plait.app.toolbox import warm_up
+    from plait.cli.bundle import keep_bundle
 
     warm_up()
     flows.load_all()
+    keep_bundle("run")
     gc.freeze()
     gc.enable()
 
