@@ -19,6 +19,7 @@ import pytest
 
 from plait.adapters.process import guardian, guardian_client
 from plait.adapters.process.guardian_client import JobReport, split_reports
+from plait.core.grace import GRACE
 
 LIMIT = 30.0
 FOLDER = str(Path(guardian.__file__).parent)
@@ -613,6 +614,23 @@ def test_a_job_that_begins_during_the_end_of_all_is_asked_by_the_next(
     keeper.request.send(guardian.END_ALL)
     reports = channel.until(lambda reports: 2 in ended(reports))
     assert os.WTERMSIG(ended(reports)[2].number) == signal.SIGTERM
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_a_guardian_that_was_stopped_for_long_kills_before_it_gives_up(
+    keeper: guardian_client._Guardian, channel: Channel, is_all: bool
+) -> None:
+    channel.order(1, "sh", "-c", "trap 'echo asked' TERM; echo $$; while :; do sleep 0.01; done")
+    [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
+    if is_all:
+        keeper.request.send(guardian.END_ALL)
+    else:
+        channel.command(guardian.END, 1, grace=1.0)
+    channel.until(lambda reports: b"asked" in printed(reports, 1)[0])
+    os.kill(keeper.pid, signal.SIGSTOP)
+    time.sleep(GRACE + guardian.GIVE_UP + 0.1)
+    os.kill(keeper.pid, signal.SIGCONT)
+    assert is_gone(int(report.stdout))
 
 
 # ── what the system refuses ──────────────────────────────────────────────

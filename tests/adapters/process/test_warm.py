@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import errno
 import os
 import re
 import shutil
@@ -299,6 +301,23 @@ def test_another_program_with_the_name_of_a_shell_does_not_stay(
     assert keeper.run(str(script), "-c", "true")[0] == b"mine\n"
     for pid in set(children(keeper.keeper.pid)) - before:
         assert is_gone(pid)
+
+
+def test_one_that_does_not_answer_starts_nothing_afterwards(keeper: Keeper, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    keeper.run("sh", "-c", "true")
+    [pid] = keeper.waiting()
+    os.kill(pid, signal.SIGSTOP)
+    job, printed = keeper.start(["sh", "-c", f"echo >{file}"])
+    [report] = job.reports()
+    assert (report.kind, report.number) == (guardian.REFUSED, errno.EIO)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    assert is_gone(pid)
+    assert all_of(printed) == b""
+    assert not file.exists()
+    job.close()
+    assert keeper.run("sh", "-c", "echo a")[0] == b"a\n"
 
 
 def test_one_that_was_killed_is_replaced(keeper: Keeper) -> None:

@@ -183,6 +183,7 @@ struct job {
     bool is_grouped, is_captured, wants_over, is_ending, is_unasked, is_alive, is_due;
     bool is_asked;                                       /* its group, by the end of all jobs */
     int64_t began, deadline;                             /* deadline 0: it was not asked to end */
+    int64_t give_up_at;                                  /* 0: nobody was killed yet */
     struct stream streams[2];
 };
 
@@ -193,7 +194,7 @@ enum { LEADER_LISTS = 4096 };
 static struct job *by_pid[LEADER_LISTS];
 static struct job *unwatched, *ending, *finished;
 static size_t unasked;
-static int64_t grace, all_by, check_at, check_pause;     /* 0: not set */
+static int64_t grace, all_by, give_up_all_at, check_at, check_pause; /* 0: not set */
 static uint64_t next_mark;
 static struct rlimit own_locks, own_files, child_files;
 static pid_t self;
@@ -753,7 +754,7 @@ static void end_all(void)
 
 static void forget_end_of_all(void)
 {
-    all_by = 0;
+    all_by = give_up_all_at = 0;
     set_leaders_asked(false);
     asked.size = 0;
 }
@@ -783,6 +784,12 @@ static void sweep(bool is_all)
     free(stopped.at);
 }
 
+/* We give up some time after the first kill, not after the grace: we may have been stopped since. */
+static bool is_past(int64_t at, int64_t time)
+{
+    return at != 0 && time >= at;
+}
+
 /* Report jobs that are over, and kill those whose grace is over. */
 static void check_endings(void)
 {
@@ -797,7 +804,7 @@ static void check_endings(void)
         next = job->next_ending;
         bool is_alive = job->is_alive || job->pid != 0;
         job->is_due = is_alive && time >= job->deadline;
-        if (!is_alive || time >= job->deadline + GIVE_UP) {
+        if (!is_alive || is_past(job->give_up_at, time)) {
             read_available(job);
             for (int n = 0; n < 2; n++)
                 close_stream(&job->streams[n]);
@@ -805,13 +812,17 @@ static void check_endings(void)
                 add_report(job, OVER, is_alive, 0);
             UNLINK(job, next_ending, link_ending);
             job->is_ending = job->is_due = false;
-            job->deadline = 0; /* Plait may ask again */
+            job->deadline = job->give_up_at = 0; /* Plait may ask again */
             release(job);
         }
+        if (job->is_due && job->give_up_at == 0)
+            job->give_up_at = time + GIVE_UP;
         is_any_due = is_any_due || job->is_due;
     }
-    if (all_by != 0 && (!is_any_alive || time >= all_by + GIVE_UP))
+    if (all_by != 0 && (!is_any_alive || is_past(give_up_all_at, time)))
         forget_end_of_all();
+    if (all_by != 0 && time >= all_by && give_up_all_at == 0)
+        give_up_all_at = time + GIVE_UP;
     if (all_by != 0 && time >= all_by)
         sweep(true);
     else if (is_any_due)
@@ -963,6 +974,7 @@ struct shell {
     char program[PATH_MAX];
     struct stat identity;
     int socket;                                          /* -1: this program cannot be prestarted */
+    uint64_t mark;
 };
 
 static struct shell shells[MOST_SHELLS];
@@ -994,7 +1006,7 @@ static bool receive_reply(int socket, int64_t *number)
 static pid_t execute(const char *program, char **argv, char **env, const int (*targets)[2], int count, int group,
                      uint64_t mark, int *error);
 
-static int start_shell(const char *program, const struct stat *identity)
+static int start_shell(const char *program, const struct stat *identity, uint64_t mark)
 {
     int pair[2], error = 0;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -1007,7 +1019,7 @@ static int start_shell(const char *program, const struct stat *identity)
     snprintf(name, sizeof name, "%s", slash == NULL ? program : slash + 1);
     int targets[1][2] = {{pair[1], REQUEST_FD}};
     /* Marked like a job, so that the next guardian finds it. */
-    pid_t pid = execute(program, (char *[]){name, NULL}, (char *[]){preload, NULL}, targets, 1, 0, next_mark++, &error);
+    pid_t pid = execute(program, (char *[]){name, NULL}, (char *[]){preload, NULL}, targets, 1, 0, mark, &error);
     close(pair[1]);
     int64_t version = 0;
     char path[64];
@@ -1044,7 +1056,8 @@ static struct shell *find_shell(const char *program)
     }
     snprintf(shell->program, sizeof shell->program, "%s", program);
     shell->identity = identity;
-    shell->socket = start_shell(program, &identity);
+    shell->mark = next_mark++;
+    shell->socket = start_shell(program, &identity, shell->mark);
     return shell->socket < 0 ? NULL : shell;
 }
 
@@ -1059,6 +1072,18 @@ static bool is_read_before(const char *variable)
 {
     return strncmp(variable, "LD_", 3) == 0 || strncmp(variable, "MALLOC_", 7) == 0 ||
            strncmp(variable, "GLIBC_", 6) == 0;
+}
+
+/* Kill all processes with a mark that is no job's, without asking: SIGCONT would have them go on. */
+static void kill_mark(uint64_t mark)
+{
+    struct job job = {.mark = mark, .is_due = true};
+    struct job *own = &job;
+    LINK(ending, own, next_ending, link_ending);
+    free_spares();
+    sweep(false);
+    keep_spares();
+    UNLINK(own, next_ending, link_ending);
 }
 
 /* Returns the pid of a new shell; 0: the program has to be executed; -1: `error` says why it failed.
@@ -1115,11 +1140,13 @@ static pid_t start_warm(const char *program, const struct order *order, struct l
         }
         return 0; /* nothing runs */
     }
+    uint64_t lost = shell->mark;
     close(shell->socket);
     memmove(shell, shells + shell_count - 1, sizeof *shell);
     shell_count--;
     if (sent < 0)
         return 0; /* it had ended before it got the order: nothing runs */
+    kill_mark(lost); /* it may still have the order before it, or a child that has not its own mark yet */
     *is_lost = true;
     *error = EIO;
     return -1;

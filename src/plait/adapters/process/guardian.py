@@ -58,7 +58,7 @@ FIRST_FILE: Final = 64
 MAX_DESCRIPTORS: Final = 253
 """Linux passes no more in one message."""
 GIVE_UP: Final = 5.0
-"""Seconds after the grace. A process that is left cannot be killed: another user's, or stuck."""
+"""Seconds after the first kill. A process that is left cannot be killed: another user's, or stuck."""
 MARK_BITS: Final = 32
 """Low bits of a mark: they count the jobs of one guardian."""
 MOST_STOPS: Final = 100
@@ -190,7 +190,8 @@ class Job:
     """A process that Plait ordered, and all that it starts."""
 
     __slots__ = (
-        "channel", "deadline", "grouped", "id", "mark", "number", "pid", "streams", "wants_over"
+        "channel", "deadline", "give_up_at", "grouped", "id", "mark", "number", "pid", "streams",
+        "wants_over",
     )  # fmt: skip
 
     def __init__(self, channel: JobChannel, id_: int, mark: int) -> None:
@@ -202,6 +203,7 @@ class Job:
         self.grouped = False  # leads a process group
         self.streams: list[int] = []  # of a captured one: our ends of its pipes; -1: closed
         self.deadline: float | None = None  # it was asked to end, and is killed then
+        self.give_up_at = _NEVER  # some time after it was killed
         self.wants_over = False
 
     @property
@@ -244,6 +246,7 @@ class Guardian:
         self.ending: set[Job] = set()
         self.unasked: list[Job] = []  # shall end, but have no SIGTERM yet
         self.all_by: float | None = None  # all were asked to end, and are killed then
+        self.give_up_all_at = _NEVER
         self.asked: set[tuple[int, int]] = set()  # by the end of all, as long as it lasts
         self.asked_groups: set[int] = set()
         self.check_at: float | None = None  # when we check next whether jobs have ended
@@ -649,6 +652,9 @@ class Guardian:
             alive = bool(members[job]) if _LINUX else _group_lives(job)
             self.check_ending(job, now, alive=alive or job.pid is not None)
         due = [job for job in self.ending if job.deadline is not None and now >= job.deadline]
+        for job in due:
+            # Not after the grace: we may have been stopped since.
+            job.give_up_at = min(job.give_up_at, now + GIVE_UP)
         if due and _LINUX:
             self.sweep(due)  # all at once: each looks at all processes
         for job in due if not _LINUX else ():
@@ -661,23 +667,23 @@ class Guardian:
             self.check_at = None
 
     def check_ending(self, job: Job, now: float, *, alive: bool) -> None:
-        assert job.deadline is not None
-        if not alive or now >= job.deadline + GIVE_UP:
+        if not alive or now >= job.give_up_at:
             self.read_available(job)
             self.close_streams(job)
             if job.wants_over:
                 self.report(job, OVER, int(alive))
             self.ending.discard(job)
-            job.deadline = None  # Plait may ask again
+            job.deadline, job.give_up_at = None, _NEVER  # Plait may ask again
             self.release(job)
 
     def check_ending_all(self, deadline: float, now: float) -> None:
         alive = bool(_descendants()) if _LINUX else bool(self.ending)
-        if not alive or now >= deadline + GIVE_UP:
-            self.all_by = None
+        if not alive or now >= self.give_up_all_at:
+            self.all_by, self.give_up_all_at = None, _NEVER
             self.asked.clear()
             self.asked_groups.clear()
         elif now >= deadline and _LINUX:
+            self.give_up_all_at = min(self.give_up_all_at, now + GIVE_UP)
             self.sweep(None)
 
     def sweep(self, jobs: list[Job] | None) -> None:
@@ -725,6 +731,7 @@ class Guardian:
 
 
 Usage = tuple[int, float, float]
+_NEVER = float("inf")
 _FIRST_PAUSE = 0.002
 _LAST_PAUSE = 0.05
 
