@@ -52,6 +52,7 @@ COROUTINES = (
     "program/step_list.py",
     "program/action_step.py",
     "program/actions/shell.py",
+    "program/actions/tool.py",
     "app/services.py",
 )
 """Steps between a map and the processes of its items (docs/decisions/0036-steps-are-coroutines.md)."""

@@ -107,7 +107,7 @@ class ToolServices(FakeServices):
             if matches_any(patterns, tool_id)
         )
 
-    def call(
+    async def call(
         self,
         tool_id: str,
         params: Mapping[str, Json],

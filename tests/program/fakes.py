@@ -111,7 +111,10 @@ class FakeServices:
         self.asked.append({"shell": bound.shown, "env": {**env, **more_env}, "timeout": timeout})
         return self.on_shell(bound.shown)
 
-    def call(
+    def is_process(self, tool_id: str) -> bool:  # noqa: ARG002
+        return False
+
+    async def call(
         self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
     ) -> ToolResult:
         self.asked.append({"tool": tool_id, "params": dict(params), "timeout": timeout})

@@ -212,4 +212,8 @@ SHARING: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"shell": "true", "on_failure": {"shell": "true"}},    {},                          False),
     ({"shell": "true", "validate": {"shell": "true"}},      {},                          False),
     ({"shell": "true"},                                     {"agent_timeout_secs": 5},   False),
+    ({"tool": "core/git/status"},                           {},                          True),
+    ({"tool": "core/file/list"},                            {},                          False),
+    ({"tool": "no/such"},                                   {},                          False),
+    ({"write_file": {"path": "${item}", "content": "a"}},   {},                          False),
 ]  # fmt: skip

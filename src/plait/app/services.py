@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from plait.adapters.process.process import ProcessResult, order_shell, run_shell
+from plait.adapters.process.process import ProcessResult, order_call, order_shell, run_shell
 from plait.core.errors import InputError, LimitError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
@@ -312,18 +313,31 @@ class LocalTools:
 
         return digest_of_tool(self._toolbox(), tool_id)
 
-    def call(
+    async def call(
         self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
     ) -> ToolResult:
-        from plait.core.records import replace
-        from plait.tools.call import call_tool
+        from plait.core.errors import TrustError
+        from plait.tools.call import with_parameters, wrap_result
+        from plait.tools.prepare import prepare
 
         if tool_id in WRITE_FILES and self._directory != self._project:
             self._require_unguarded()
-        tools = self._toolbox()
-        if timeout is not None:
-            tools = replace(tools, perform=partial(self._call_primitive, timeout))
-        return call_tool(tools, tool_id, params)
+        prepared = prepare(self._toolbox(), tool_id, params)
+        began = time.monotonic()
+        try:
+            returned = await self._call_primitive(prepared.invocation, timeout)
+        except TrustError as refused:
+            raise with_parameters(refused, prepared) from None
+        return wrap_result(tool_id, prepared, returned, time.monotonic() - began)
+
+    def is_process(self, tool_id: str) -> bool:
+        from plait.core.errors import PlaitError
+
+        try:
+            chain = self._toolbox().chains.get(tool_id)
+        except PlaitError:
+            return False  # the call reports why
+        return chain.primitive == "core/primitives/subprocess" and not chain.tool.header.once
 
     def _require_unguarded(self) -> None:
         """Raise InputError in a guarded folder: tools that write files must not pass the guard."""
@@ -340,7 +354,7 @@ class LocalTools:
 
     def _toolbox(self) -> Toolbox:
         """Return the toolbox for the environment of the flow; all calls of a run share it."""
-        from plait.app.toolbox import toolbox
+        from plait.app.toolbox import call_until_stopped, toolbox
         from plait.core.records import replace
 
         with self._lock:
@@ -350,18 +364,25 @@ class LocalTools:
                 if self._directory != self._project:
                     moved = replace(tools.spaces, project=self._directory)
                     tools = replace(tools, spaces=moved, own_project=self._project)
-                self._tools = replace(tools, host=host, perform=partial(self._call_primitive, None))
+                self._tools = replace(
+                    tools, host=host, perform=partial(call_until_stopped, stop=self._stop)
+                )
             return self._tools
 
-    def _call_primitive(self, timeout: float | None, invocation: Invocation) -> PrimitiveResult:
-        from plait.app.toolbox import call_until_stopped
+    async def _call_primitive(
+        self, invocation: Invocation, timeout: float | None
+    ) -> PrimitiveResult:
         from plait.core.records import replace
+        from plait.tools.invocation import ProcessCall
 
         if timeout is not None:
             own = invocation.limits.timeout
             limit = timeout if own is None else min(own, timeout)
             invocation = replace(invocation, limits=replace(invocation.limits, timeout=limit))
-        return call_until_stopped(invocation, self._stop)
+        if isinstance(invocation, ProcessCall):
+            result: PrimitiveResult = await order_call(invocation, cancel=self._stop)
+            return result
+        return self._toolbox().perform(invocation)
 
     def at(self, directory: str, env: Mapping[str, str]) -> LocalTools:
         host = self._toolbox().host

@@ -501,8 +501,7 @@ class ActionStep(Composite):
         """A retry repeats no answered tool call or model turn of an agent."""
         return getattr(self.action, "retry_scope", None)
 
-    @property
-    def is_plain(self) -> bool:
+    def is_plain_in(self, ctx: StepContext) -> bool:
         """Whether it waits for nothing but a process: no pause, no question, no model, no server."""
         policy = self.policy
         return (
@@ -511,7 +510,7 @@ class ActionStep(Composite):
             and policy.timeout is None
             and not policy.at_most_once
             and not (self.change_check or self.output_parts or self.output_file)
-            and (self.action is None or getattr(self.action, "is_plain", False))
+            and (self.action is None or _is_plain_action(self.action, ctx))
         )
 
     @property
@@ -662,6 +661,11 @@ class ActionAttempt(Composite):
             return await self.owner.run_action(ctx)
         finally:
             ctx.run.events.copy_title(ctx.path, parent_path(ctx.path))
+
+
+def _is_plain_action(action: Action, ctx: StepContext) -> bool:
+    is_plain = getattr(action, "is_plain_in", None)
+    return is_plain is not None and is_plain(ctx)
 
 
 FIRST = RUN

@@ -138,14 +138,15 @@ class Map(Composite):
         about = name, "item", title, each.fingerprint
         return LeafStep(*about, run or each, self.item_policy, children)
 
-    @property
-    def is_plain(self) -> bool:
+    def is_plain_in(self, ctx: StepContext) -> bool:
         """Whether its items wait for nothing but processes, so one thread can perform them all."""
         errors = self.errors
         has_waits = (
             errors.retry.attempts > 1 or errors.circuit or self.item_timeout or self.isolation
         )
-        return not has_waits and all(getattr(step, "is_plain", False) for step in self.steps.steps)
+        return not has_waits and all(
+            hasattr(step, "is_plain_in") and step.is_plain_in(ctx) for step in self.steps.steps
+        )
 
     def run(self, ctx: StepContext) -> Json:
         found, ctx = ctx.perform_next(self.items, 0)
@@ -250,9 +251,9 @@ def _shares_thread(map_step: Map, ctx: StepContext) -> bool:
     """Whether one thread can perform all items of a map in this run."""
     run = ctx.run
     return (
-        map_step.is_plain
-        and run.plan_log is None
+        run.plan_log is None
         and run.hooks.is_empty
+        and map_step.is_plain_in(ctx)
         and run.budgets.time_left(ctx) is None
         and not run.shared(Tracking).is_on
     )

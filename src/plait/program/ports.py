@@ -181,9 +181,12 @@ class ToolChecks(ToolCatalog, Protocol):
 class Tools(ToolChecks, Protocol):
     """The tools that a flow may call."""
 
-    def call(
+    async def call(
         self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
     ) -> ToolResult: ...
+
+    def is_process(self, tool_id: str) -> bool:
+        """Whether a call waits for nothing but a process; False if the tool is not found."""
 
     def find_subflow(self, tool_id: str, params: Mapping[str, Json]) -> Subflow | None:
         """Return the flow behind a tool, with checked parameters; None if the tool is not a flow.

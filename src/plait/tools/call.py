@@ -63,8 +63,19 @@ def call_tool(
     try:
         returned = toolbox.perform(prepared.invocation)
     except TrustError as refused:
-        raise _with_parameters(refused, prepared) from None
-    duration = time.monotonic() - began
+        raise with_parameters(refused, prepared) from None
+    return wrap_result(item_id, prepared, returned, time.monotonic() - began, in_clear=in_clear)
+
+
+def wrap_result(
+    item_id: str,
+    prepared: PreparedCall,
+    returned: PrimitiveResult,
+    duration: float,
+    *,
+    in_clear: bool = False,
+) -> ToolResult:
+    """Put what a tool gave into the envelope; `in_clear` as in `call_tool`."""
     metadata: dict[str, Json] = {
         "duration_ms": round(duration * 1000, 3),
         "resolved_env_keys": list(prepared.ready.env_names),
@@ -136,7 +147,7 @@ def _by_own_names(returned: PrimitiveResult, copied: Sequence[tuple[str, str]]) 
     )
 
 
-def _with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
+def with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
     """The command that approves an MCP tool, with the parameters that say which server is meant."""
     names = prepared.invocation.chosen_by if isinstance(prepared.invocation, McpCall) else ()
     chosen = {name: prepared.params[name] for name in names if name in prepared.params}

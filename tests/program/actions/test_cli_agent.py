@@ -38,7 +38,7 @@ class RealTools(FakeServices):
     project: Project | None = None
     called: list[str] = field(default_factory=list)
 
-    def call(
+    async def call(
         self,
         tool_id: str,
         params: Mapping[str, Json],

@@ -280,8 +280,8 @@ class Dispatcher:
             try:
                 if watch.refused is not None:
                     raise watch.not_started()
-                result = watch.make_result(time.monotonic() - item.started)
-                result = item.order.require_end(watch.why, result)
+                finished = watch.make_result(time.monotonic() - item.started)
+                result = item.order.make_value(watch.why, finished)
             except Exception as error:
                 self._advance(item, error=error)
             else:

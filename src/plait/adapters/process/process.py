@@ -21,7 +21,7 @@ import select
 import sys
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.adapters.process import guardian, guardian_client
 from plait.adapters.process.guardian_client import (
@@ -37,7 +37,7 @@ from plait.adapters.process.guardian_client import (
 from plait.adapters.process.output import MAX_OVERFLOW, OnOutput, StreamCapture
 from plait.core.errors import GuardianError, PlaitError, ProcessError
 from plait.core.grace import grace_seconds
-from plait.core.hints import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from plait.core.os_errors import start_error
 from plait.core.records import dataclass, field
 from plait.core.values import UNDEFINED, Json, json_value
@@ -145,7 +145,7 @@ def run(
     """
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace)
     program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
-    return ProcessOrder(program, options).wait()
+    return ProgramOrder(program, options).wait()
 
 
 def run_shell(
@@ -171,7 +171,7 @@ def run_shell(
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
     program = _shell_program(bound, shell, cwd, env, stdin or b"")
     with _ignore_interrupts() if passthrough else contextlib.nullcontext():
-        return ProcessOrder(program, options).wait()
+        return ProgramOrder(program, options).wait()
 
 
 def order_shell(
@@ -185,10 +185,10 @@ def order_shell(
     timeout: float | None,
     overflow: bool,
     cancel: Cancel | None,
-) -> ProcessOrder:
+) -> ProgramOrder:
     """Return the order of a bound script, for a step that awaits it."""
     options = _Options(MAX_OUTPUT, overflow, None, cancel, timeout)
-    return ProcessOrder(_shell_program(bound, shell, cwd, env, stdin, more_env), options)
+    return ProgramOrder(_shell_program(bound, shell, cwd, env, stdin, more_env), options)
 
 
 def _shell_program(
@@ -215,9 +215,33 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Primitiv
 
     Output beyond the limit is an error: half of a result looks like a whole one.
     """
+    return order_call(call, cancel=cancel).wait()
+
+
+def order_call(call: ProcessCall, *, cancel: Cancel | None) -> CallOrder:
+    """Return the order of the same, for a step that awaits it."""
     limits = call.limits
     options = _Options(limits.max_output, limits.overflow or False, None, cancel, limits.timeout)
-    why, finished = _run(_Program(call.argv, call.cwd, call.env, call.stdin), options)
+    return CallOrder(_Program(call.argv, call.cwd, call.env, call.stdin), options, call)
+
+
+def _without_start_files(env: Environment) -> Environment:
+    """The environment without variables by which a shell runs or defines things at its start."""
+    if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
+        return env  # nearly always
+    return {
+        k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")
+    }
+
+
+_START_FILES = frozenset({"ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4"})
+
+
+# ── the output of a tool ────────────────────────────────────────────────────
+
+
+def _call_result(call: ProcessCall, why: Why, finished: ProcessResult) -> PrimitiveResult:
+    limits = call.limits
     cut = finished.stdout_truncated
     data, log = (None, "") if cut else _data(finished.stdout)
     error = _overflow_message(finished, limits) if cut else _failure(finished, data)
@@ -242,21 +266,6 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Primitiv
         metadata=metadata,
         printed=None if cut else finished.stdout.decode("utf-8", "surrogateescape"),
     )
-
-
-def _without_start_files(env: Environment) -> Environment:
-    """The environment without variables by which a shell runs or defines things at its start."""
-    if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
-        return env  # nearly always
-    return {
-        k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")
-    }
-
-
-_START_FILES = frozenset({"ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4"})
-
-
-# ── the output of a tool ────────────────────────────────────────────────────
 
 
 def _data(stdout: bytes) -> tuple[Json, str]:
@@ -370,13 +379,19 @@ class ProcessOrder(Order):
     program: _Program
     options: _Options
 
+    def make_value(self, why: Why, finished: ProcessResult) -> Any:
+        """Return what the step gets, or raise why it does not get it."""
+        raise NotImplementedError  # each kind of process has its own
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOrder(ProcessOrder):
+    """A program whose end is the result."""
+
     def wait(self) -> ProcessResult:
-        return self.require_end(*_run(self.program, self.options))
+        return self.make_value(*_run(self.program, self.options))
 
-    def __await__(self) -> Generator[Order, ProcessResult, ProcessResult]:
-        return (yield self)
-
-    def require_end(self, why: Why, finished: ProcessResult) -> ProcessResult:
+    def make_value(self, why: Why, finished: ProcessResult) -> ProcessResult:
         """Return how the program ended; raise a ProcessError if it was ended."""
         if why == "ended":
             return finished
@@ -386,6 +401,19 @@ class ProcessOrder(Order):
         else:
             finished.remove_files()
         raise error
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrder(ProcessOrder):
+    """A tool that is a process; its result says whether and how it failed."""
+
+    call: ProcessCall
+
+    def wait(self) -> PrimitiveResult:
+        return self.make_value(*_run(self.program, self.options))
+
+    def make_value(self, why: Why, finished: ProcessResult) -> PrimitiveResult:
+        return _call_result(self.call, why, finished)
 
 
 def _run(program: _Program, options: _Options) -> tuple[Why, ProcessResult]:

@@ -39,9 +39,6 @@ class ShellAction:
     )
     """The bound script, if it has no placeholders: a map runs it for each item."""
 
-    is_plain = True
-    """It waits for nothing but a process."""
-
     def plan(self, ctx: StepContext) -> Plan:
         values = ctx.scope if self.values is None else self.values
         bound = self._constant[0] if self._constant else self.bind(values)
@@ -74,6 +71,10 @@ class ShellAction:
             raise StepError(timeout_or_limit(_too_long(error, ctx), ctx)) from None
         _note_losses(ended, ctx)
         return require_exit_zero(process_result_record(ended, ctx), ended.signal)
+
+    def is_plain_in(self, ctx: StepContext) -> bool:  # noqa: ARG002 - as of other actions
+        """It waits for nothing but a process."""
+        return True
 
     def bind(self, values: Values) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"

@@ -61,8 +61,14 @@ class ToolAction:
             return ToolPlan("tool", f"{tool_id} {text(params)}")
         return ToolCall(tool_id, require_mapping(tool_id, params)).plan(ctx)
 
-    def execute(self, plan: ToolPlan, ctx: StepContext) -> dict[str, Json]:
-        return _execute_call(plan.data, ctx)
+    async def execute(self, plan: ToolPlan, ctx: StepContext) -> dict[str, Json]:
+        return await _execute_call(plan.data, ctx)
+
+    def is_plain_in(self, ctx: StepContext) -> bool:
+        """Whether it waits for nothing but a process, as far as is known before the call."""
+        return isinstance(self.tool_id, str) and ctx.run.services.get(Tools).is_process(
+            self.tool_id
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,8 @@ class ToolCall:
     def plan(self, ctx: StepContext) -> ToolPlan:  # noqa: ARG002 - the protocol's shape
         return ToolPlan("tool", self.tool_id, self)
 
-    def execute(self, plan: ToolPlan, ctx: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the same
-        return _execute_call(self, ctx)
+    async def execute(self, plan: ToolPlan, ctx: StepContext) -> dict[str, Json]:  # noqa: ARG002 - the same
+        return await _execute_call(self, ctx)
 
 
 def fill_params(
@@ -128,13 +134,13 @@ def call_tool_step(
     return _require_record(act(ToolCall(tool_id, params, as_text), ctx))
 
 
-def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
+async def _execute_call(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     tools = ctx.run.services.get(Tools)
     program = tools.find_subflow(call.tool_id, call.params)
     if program is not None:
         return _run_subflow(program, ctx)
     if not tools.is_once(call.tool_id):
-        return _call_directly(call, ctx)
+        return await _call_directly(call, ctx)
     action = FunctionAction(partial(_call_directly, call))
     # Its parent has a fingerprint that covers the call.
     step = LeafStep(CALL, "tool", call.tool_id, "", action, Policy(at_most_once=True))
@@ -146,11 +152,12 @@ def _require_record(value: Json) -> dict[str, Json]:
     return value
 
 
-def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
+async def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     """Call a tool that is not a flow."""
     run = ctx.run
     try:
-        result = tools_at(ctx).call(call.tool_id, call.params, timeout=run.budgets.time_left(ctx))
+        time_left = run.budgets.time_left(ctx)
+        result = await tools_at(ctx).call(call.tool_id, call.params, timeout=time_left)
     except RequestError as error:
         failure = Failure(run.secrets.mask(str(error)), failure_kind_of_error(error))
         raise StepError(timeout_or_limit(failure, ctx)) from None
