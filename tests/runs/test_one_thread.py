@@ -44,6 +44,8 @@ COMMANDS = (
 @st.composite
 def steps(draw: st.DrawFn) -> dict[str, Any]:
     step: dict[str, Any] = {"shell": draw(st.sampled_from(COMMANDS))}
+    if draw(st.integers(0, 7)) == 0:
+        step = {"tool": "core/git/status"}
     if draw(st.booleans()):
         step["capture_output"] = draw(st.sampled_from(["said", "other"]))
         if draw(st.booleans()):
@@ -214,6 +216,5 @@ SHARING: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"shell": "true"},                                     {"agent_timeout_secs": 5},   False),
     ({"tool": "core/git/status"},                           {},                          True),
     ({"tool": "core/file/list"},                            {},                          False),
-    ({"tool": "no/such"},                                   {},                          False),
     ({"write_file": {"path": "${item}", "content": "a"}},   {},                          False),
 ]  # fmt: skip
