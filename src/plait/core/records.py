@@ -35,9 +35,6 @@ else:
         def optional(self):
             return self.default is not _Missing or self.default_factory is not _Missing
 
-        def made(self):
-            return self.default if self.default_factory is _Missing else self.default_factory()
-
     _PLAIN = _Field()
 
     def field(**special):
@@ -73,50 +70,56 @@ else:
 
     def _record(cls, *, frozen, eq):
         own = _own_fields(cls)
-        fields = {**_inherited_fields(cls), **own}
+        bases = cls.__mro__[1:-1]
+        fields = {**_inherited_fields(bases), **own} if bases else own
+        inherited = {name for base in bases for name in getattr(base, "__slots__", ())}
         namespace = {
-            name: value
-            for name, value in cls.__dict__.items()
-            if name not in own and name not in ("__dict__", "__weakref__")
-        }
-        inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__slots__", ())}
-        namespace |= {
-            "__slots__": tuple(name for name in own if name not in inherited),
+            "__repr__": _repr,
+            "__match_args__": _MATCH_ARGS,
+            **cls.__dict__,
+            **(_FROZEN if frozen else _OPEN),
+            "__qualname__": cls.__qualname__,
             "__record_fields__": fields,
-            **{name: _AsStandard(name, frozen=frozen) for name in _NOTED},
-            "__getstate__": _getstate,
-            "__setstate__": _setstate,
         }
-        namespace.setdefault("__repr__", _repr)
-        namespace.setdefault(
-            "__match_args__",
-            tuple(name for name, one in fields.items() if one.init and not one.kw_only),
-        )
+        for name in (*own, "__dict__", "__weakref__"):
+            namespace.pop(name, None)
+        namespace["__slots__"] = tuple([name for name in own if name not in inherited])
         if eq:
             namespace |= _comparing(fields, frozen=frozen, given=namespace)
-        if frozen:
-            namespace["__setattr__"] = namespace["__delattr__"] = _refuse
         record = type(cls)(cls.__name__, cls.__bases__, namespace)
-        record.__qualname__ = cls.__qualname__
         if "__init__" not in namespace:
             record.__init__ = _init_on_demand(record, frozen=frozen)
         return record
 
     def _own_fields(cls):
         own = {}
+        given = cls.__dict__
         for name, annotation in cls.__annotations__.items():
             if not str(annotation).startswith("ClassVar"):
-                given = cls.__dict__.get(name, _PLAIN)
-                own[name] = given if isinstance(given, _Field) else field(default=given)
+                one = given.get(name, _PLAIN)
+                if not isinstance(one, _Field):
+                    one = _Field()
+                    one.default = given[name]
+                own[name] = one
         return own
 
-    def _inherited_fields(cls):
+    def _inherited_fields(bases):
         fields = {}
-        for base in reversed(cls.__mro__[1:]):
+        for base in reversed(bases):
             fields |= base.__dict__.get("__record_fields__", {})
         return fields
 
-    _NOTED = ("__dataclass_fields__", "__dataclass_params__")
+    class _MatchArgs:
+        """What a pattern matches by position; made for classes that a pattern names."""
+
+        def __get__(self, record, cls):
+            fields = cls.__record_fields__.items()
+            cls.__match_args__ = tuple(
+                [name for name, one in fields if one.init and not one.kw_only]
+            )
+            return cls.__match_args__
+
+    _MATCH_ARGS = _MatchArgs()
 
     class _AsStandard:
         """What `dataclasses` notes about its classes, for its functions and for classes based on
@@ -147,32 +150,34 @@ else:
 
     def _init_for_first_objects(cls, *, frozen):
         fields = cls.__record_fields__
+        setters = {name: getattr(cls, name).__set__ for name in fields}
         order = [name for name, one in fields.items() if one.init and not one.kw_only]
         taken = {name for name, one in fields.items() if one.init}
-        needed = {name for name in taken if not fields[name].optional}
+        optional = [
+            (name, one.default, one.default_factory) for name, one in fields.items() if one.optional
+        ]
+        needed = taken.difference([name for name, *_ in optional])
         finish = getattr(cls, "__post_init__", None)
         left = OBJECTS_UNTIL_HOT
 
         def __init__(self, *args, **kwargs):
             nonlocal left
             left -= 1
-            given = dict(zip(order, args)) | kwargs  # noqa: B905 - too many are found below
+            given = dict(zip(order, args)) | kwargs if args else kwargs  # noqa: B905 - see `fit`
             fit = len(given) == len(args) + len(kwargs) and needed <= given.keys() <= taken
             if left < 0 or not fit:
                 cls.__init__ = _init(cls, frozen=frozen)
                 cls.__init__(self, *args, **kwargs)  # which says what does not fit
                 return
-            for name, one in fields.items():
-                if name in given:
-                    _set(self, name, given[name])
-                elif one.optional:
-                    _set(self, name, one.made())
+            for name, value in given.items():
+                setters[name](self, value)
+            for name, default, make in optional:
+                if name not in given:
+                    setters[name](self, default if make is _Missing else make())
             if finish is not None:
                 finish(self)
 
         return __init__
-
-    _set = object.__setattr__
 
     def _init(cls, *, frozen):
         """The method that takes a value for each field."""
@@ -252,6 +257,20 @@ else:
     def _setstate(self, state):
         for name, value in zip(self.__record_fields__, state, strict=True):
             object.__setattr__(self, name, value)
+
+    _OPEN = {
+        "__dataclass_fields__": _AsStandard("__dataclass_fields__", frozen=False),
+        "__dataclass_params__": _AsStandard("__dataclass_params__", frozen=False),
+        "__getstate__": _getstate,
+        "__setstate__": _setstate,
+    }
+    _FROZEN = {
+        **_OPEN,
+        "__dataclass_fields__": _AsStandard("__dataclass_fields__", frozen=True),
+        "__dataclass_params__": _AsStandard("__dataclass_params__", frozen=True),
+        "__setattr__": _refuse,
+        "__delattr__": _refuse,
+    }
 
 
 def is_record(value: object) -> bool:
