@@ -149,7 +149,7 @@ class Job:
         assert self._channel is not None
         self._is_reusable = False
         with contextlib.suppress(OSError):  # the guardian died: `reports` says so
-            self._channel.socket.send(wire.COMMAND.pack(kind, self._id, number, grace), _NO_SIGNAL)
+            self._channel.send_all(wire.COMMAND.pack(kind, self._id, number, grace))
 
 
 def start(
