@@ -22,6 +22,7 @@ from plait.adapters.store.journal import SqliteJournal
 from plait.app.runs import RunObservers, resume_flow, run_flow
 from plait.engine.events import Event, EventRecord, Note, StepFinished
 from plait.program import map as map_module
+from plait.program.actions.shell import ShellAction
 
 WAYS = {"one thread": None, "threads": lambda *_: False}
 
@@ -218,3 +219,40 @@ SHARING: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"tool": "core/file/list"},                            {},                          False),
     ({"write_file": {"path": "${item}", "content": "a"}},   {},                          False),
 ]  # fmt: skip
+
+
+def test_values_in_files_wait_for_room_in_the_channel(tmp_path: Path) -> None:
+    """Each order has a descriptor, and together they are more than a socket holds."""
+    flow = {
+        "vars": {"large": "x" * 150_000},
+        "map": {
+            "input": [str(item) for item in range(200)],
+            "max_parallel": 200,
+            "steps": [{"shell": "printf %s ${large} | wc -c", "capture_output": "size"}],
+        },
+    }
+    result = _run(flow, tmp_path / "project", "one thread")
+    assert result["status"] == "done", result["failure"]
+    assert result["counts"]["successful"] == 200
+
+
+@pytest.mark.parametrize(
+    ("owner", "place"), [(map_module._MapProgress, "commit"), (ShellAction, "plan")]
+)
+def test_an_interrupt_ends_running_processes_at_once(
+    owner: type, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without signal handlers, KeyboardInterrupt comes anywhere, also between two processes."""
+    really = getattr(owner, place)
+    root = tmp_path / "project"
+
+    def interrupted(self: Any, *given: Any) -> Any:
+        if (root / "long").exists():
+            raise KeyboardInterrupt
+        return really(self, *given)
+
+    monkeypatch.setattr(owner, place, interrupted)
+    script = "test ${item} = 0 && touch long && exec sleep 1000; while ! test -e long; do :; done"
+    flow = {"map": {"input": ["0", "1", "2"], "max_parallel": 2, "steps": [{"shell": script}]}}
+    with pytest.raises(KeyboardInterrupt):
+        _run(flow, root, "one thread")

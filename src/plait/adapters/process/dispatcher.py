@@ -26,6 +26,7 @@ from plait.adapters.process.process import (
 )
 from plait.core.errors import GuardianError
 from plait.core.hints import TYPE_CHECKING, Any
+from plait.engine.outcome import Interrupted
 
 if TYPE_CHECKING:
     from plait.adapters.process.guardian_client import JobReport
@@ -60,6 +61,8 @@ class Dispatcher:
         self._poll = select.poll()
         self._polled = -1
         """The descriptor of the channel that is polled."""
+        self._wanted = select.POLLIN
+        """The events for which it is polled."""
         self._running: dict[int, _Item] = {}
         """By the id of the job."""
         self._by_input: dict[int, _Item] = {}
@@ -70,6 +73,8 @@ class Dispatcher:
         """Outcomes that are not committed yet."""
         self._is_full = False
         """There were no descriptors for a process: wait until another one has ended."""
+        self._is_channel_full = False
+        """There was no room for an order with descriptors: wait until the guardian has read."""
         self._next_check = 0.0
         self._directory: tuple[str | os.PathLike[str] | None, str] = "/", "/"
         """The last directory, as given and as an absolute path."""
@@ -102,7 +107,7 @@ class Dispatcher:
             try:
                 work = next(self._items, None)
             except BaseException as error:
-                self._error = error
+                self._keep_error(error)
                 return False
             if work is None:
                 return False
@@ -119,7 +124,7 @@ class Dispatcher:
         except StopIteration as end:
             self._ended.append((item.work, end.value))
         except BaseException as raised:
-            self._error = self._error or raised
+            self._keep_error(raised)
         else:
             item.order, item.started = order, time.monotonic()
             self._waiting.append(item)
@@ -132,23 +137,36 @@ class Dispatcher:
             for work, outcome in ended:
                 self._finished(work, outcome)
         except BaseException as error:
-            self._error = self._error or error
+            self._keep_error(error)
             for item in self._waiting:
                 item.coroutine.close()
             self._waiting = []
 
+    def _keep_error(self, error: BaseException) -> None:
+        """Keep the first error until all that run have ended; an interrupt ends them at once."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise error
+        self._error = self._error or error
+
     # ── processes ────────────────────────────────────────────────────────
 
     def _start_processes(self) -> None:
-        if not self._waiting or (self._is_full and self._running):
+        if not self._waiting or (self._running and (self._is_full or self._is_channel_full)):
             return
         waiting, self._waiting = self._waiting, []
-        for item in waiting:
+        for number, item in enumerate(waiting):
             if not isinstance(item.order, ProcessOrder):
                 self._wait_alone(item)
                 continue
             try:
-                self._start(item, item.order)
+                cancel = item.order.options.cancel
+                if cancel is not None and cancel.is_set():
+                    self._advance(item, error=Interrupted())
+                elif self._running and not self._has_room(item.order):
+                    self._waiting += waiting[number:]
+                    break
+                else:
+                    self._start(item, item.order)
             except NoDescriptors:
                 if not raise_descriptor_limit() and not self._running:
                     self._wait_alone(item)
@@ -158,6 +176,18 @@ class Dispatcher:
             except Exception as error:
                 self._advance(item, error=error)
         self._jobs.flush()
+
+    def _has_room(self, order: ProcessOrder) -> bool:
+        """Whether the channel takes an order: with descriptors it is sent now or not at all."""
+        if not (order.program.files or order.program.stdin):
+            return True
+        self._jobs.flush()
+        channel = self._jobs.fileno()
+        if channel >= 0:
+            room = select.poll()
+            room.register(channel, select.POLLOUT)
+            self._is_channel_full = not room.poll(0)
+        return not self._is_channel_full
 
     def _wait_alone(self, item: _Item) -> None:
         """Perform an order like a step that has its own thread, and let the item go on."""
@@ -170,6 +200,7 @@ class Dispatcher:
             self._advance(item, result)
 
     def _start(self, item: _Item, order: ProcessOrder) -> None:
+        self._poll_channel()  # a closed channel leaves its number to the next descriptor
         program, options = order.program, order.options
         ends, theirs = ProcessDescriptors(), list[int]()
         try:
@@ -224,12 +255,18 @@ class Dispatcher:
         if not found:
             self._jobs.check_guardian()
         touched: dict[int, _Item] = {}
-        for fd, _ in found:
+        for fd, events in found:
             if fd != self._polled:
                 self._send_input(fd)
                 continue
+            if events & select.POLLOUT:
+                self._is_channel_full = False
+            if events == select.POLLOUT:
+                continue
             for report in self._reports():
-                item = self._running[report.id]
+                item = self._running.get(report.id)
+                if item is None:
+                    continue  # an interrupt came while it started
                 assert item.watch is not None
                 item.watch.receive(report)
                 touched[report.id] = item
@@ -241,12 +278,13 @@ class Dispatcher:
 
     def _poll_channel(self) -> None:
         channel = self._jobs.fileno()
-        if channel != self._polled:
-            if self._polled >= 0:
+        wanted = select.POLLIN | (select.POLLOUT if self._is_channel_full else 0)
+        if (channel, wanted) != (self._polled, self._wanted):
+            if self._polled >= 0 and channel != self._polled:
                 self._poll.unregister(self._polled)
             if channel >= 0:
-                self._poll.register(channel, select.POLLIN)
-            self._polled = channel
+                self._poll.register(channel, wanted)
+            self._polled, self._wanted = channel, wanted
 
     def _reports(self) -> list[JobReport]:
         try:
@@ -257,6 +295,7 @@ class Dispatcher:
                 item.watch.lost = error
             self._next_check = 0.0
             self._jobs.close()
+            self._is_channel_full = False
             return []
 
     def _send_input(self, fd: int) -> None:
@@ -289,10 +328,10 @@ class Dispatcher:
 
     def _release(self, item: _Item) -> None:
         """Close what belongs to the process of an item."""
+        del self._running[item.job_id]
         watch, item.watch = item.watch, None
         assert watch is not None
         self._is_full = False
-        del self._running[item.job_id]
         if watch.ends.stdin >= 0:
             del self._by_input[watch.ends.stdin]
             self._poll.unregister(watch.ends.stdin)
