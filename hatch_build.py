@@ -77,9 +77,9 @@ def make_parts(sources: Path, folder: Path) -> list[Path]:
 
 
 def guardian_name(sources: Path) -> str:
-    """It ends with the version of the protocol, which guardian.py has."""
+    """It ends with the version of the protocol, which guardian_protocol.py has."""
     found = re.search(
-        r"^VERSION: Final = (\d+)$", (sources / "guardian.py").read_text("utf-8"), re.M
+        r"^VERSION: Final = (\d+)$", (sources / "guardian_protocol.py").read_text("utf-8"), re.M
     )
     assert found is not None
     return f"plait-guardian-{found[1]}"

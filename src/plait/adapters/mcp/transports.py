@@ -27,7 +27,8 @@ from mcp.types import jsonrpc_message_adapter
 
 from plait.adapters.http.connect import Resolve, not_public
 from plait.adapters.http.wire import Target
-from plait.adapters.process import guardian, guardian_client
+from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_protocol as guardian
 from plait.core.errors import GuardianError, MachineError, ProcessError, RequestError
 from plait.core.grace import grace_seconds
 from plait.core.hints import Any, Final, Protocol, TypeAlias

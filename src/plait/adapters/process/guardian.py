@@ -50,43 +50,83 @@ else:
     import _signal as signal
     import _socket as socket
 
-VERSION: Final = 3
-"""Of this protocol; the first argument of a guardian."""
-REQUEST_FD: Final = 3
-FIRST_FILE: Final = 64
-"""The child's descriptor of its first file; far from 3, which scripts and make often use."""
-MAX_DESCRIPTORS: Final = 253
-"""Linux passes no more in one message."""
-GIVE_UP: Final = 5.0
-"""Seconds after the first kill. A process that is left cannot be killed: another user's, or stuck."""
+if TYPE_CHECKING or __package__:
+    from plait.adapters.process.guardian_protocol import (
+        CAPTURE as CAPTURE,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        CHANNEL as CHANNEL,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        CLOSED as CLOSED,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        COMMAND as COMMAND,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        END as END,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        END_ALL as END_ALL,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        EXITED as EXITED,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        FIRST_FILE as FIRST_FILE,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        GIVE_UP as GIVE_UP,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        HEAD as HEAD,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        JOB as JOB,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        MAX_DESCRIPTORS as MAX_DESCRIPTORS,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        NO_DIRECTORY as NO_DIRECTORY,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        NO_INPUT as NO_INPUT,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        OUTPUT as OUTPUT,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        OVER as OVER,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        PIECE as PIECE,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        READY as READY,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        REFUSED as REFUSED,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        REPORT as REPORT,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        REQUEST_FD as REQUEST_FD,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        SIGNAL as SIGNAL,
+    )
+    from plait.adapters.process.guardian_protocol import (
+        VERSION as VERSION,
+    )
+else:
+    from guardian_protocol import *  # noqa: F403
+
 MARK_BITS: Final = 32
 """Low bits of a mark: they count the jobs of one guardian."""
 MOST_STOPS: Final = 100
 """How often a sweep looks for new processes before it kills; only a fork bomb reaches it."""
-
-HEAD: Final = struct.Struct("=cBBxIIIIIi")
-"""JOB, flags, number of descriptors, id; bytes of argv, env, more env and directory, each text with
-NUL at its end; process group (0: a new one).
-"""
-COMMAND: Final = struct.Struct("=cxxxIid")
-"""Type, id, signal, seconds of grace."""
-REPORT: Final = struct.Struct("=cBxxIiiqddII")
-"""Type, open streams, id, errno or wait status, pid, peak memory in KiB, seconds of user and of
-system time, bytes of output and of error output that follow.
-"""
-
-CHANNEL, END_ALL = b"L", b"A"  # requests
-READY: Final = b"R"
-JOB, END, SIGNAL = b"J", b"E", b"S"  # on a channel
-NO_INPUT: Final = 1
-"""Flag: standard input is /dev/null, and no descriptor comes for it."""
-CAPTURE: Final = 2
-"""Flag: the guardian reads the output, and no descriptors come for it."""
-REFUSED, OUTPUT, CLOSED, EXITED, OVER = b"F", b"P", b"C", b"X", b"O"  # reports
-NO_DIRECTORY: Final = 4
-"""In place of the open streams of REFUSED: the directory is the reason."""
-PIECE: Final = 65536
-"""Bytes of output in one report."""
 LAST_READS: Final = 17
 """Reads of a piece; more than a pipe holds."""
 MOST_UNSENT: Final = 1 << 20

@@ -23,7 +23,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from weakref import WeakSet
 
-from plait.adapters.process import guardian as wire
+from plait.adapters.process import guardian_protocol as wire
 from plait.core.errors import GuardianError, InputError, MachineError, PlaitError, ProcessError
 from plait.core.grace import grace_seconds
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias

@@ -23,7 +23,8 @@ import time
 from _thread import LockType, allocate_lock
 from collections.abc import Iterator, Mapping, Sequence
 
-from plait.adapters.process import guardian, guardian_client
+from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_protocol as guardian
 from plait.adapters.process.guardian_client import (
     FIRST_FILE,
     GroupJob,
