@@ -74,10 +74,14 @@ def load_all() -> None:
     from importlib import import_module
 
     for name in (
+        "plait.adapters.local",
         "plait.adapters.store",
+        "plait.adapters.store.removal",
+        "plait.app.hooks",
         "plait.app.services",
         "plait.lang.load",
         "plait.lang.workflow.read",
+        "plait.tools.trust.seal",
     ):
         import_module(name)
 

@@ -12,10 +12,10 @@ import gc
 import os
 import signal
 import sys
+from _queue import SimpleQueue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from queue import SimpleQueue
 from threading import Thread, current_thread, main_thread
 
 from plait.cli.project import add_project, require_folder, trust_project
@@ -94,12 +94,15 @@ def add_watching(parser: Parser) -> None:
 
 def load_all() -> None:
     """Load the modules of a run while the guardian starts; then turn the garbage collector on."""
+    from importlib import import_module
+
     from plait.app import runs as flows
     from plait.app.toolbox import warm_up
     from plait.cli.bundle import keep_bundle
 
     warm_up()
     flows.load_all()
+    import_module("plait.views.text")
     keep_bundle("run")
     gc.freeze()
     gc.enable()

@@ -51,7 +51,7 @@ _TAGGED_TYPES: Final[dict[str, set[type]]] = {
     "int": {int},
     "float": {int, float},
 }
-_NUL_OR_SURROGATE = lazy_pattern("[\\x00\\ud800-\\udfff]")
+_SURROGATE = lazy_pattern("[\\ud800-\\udfff]")
 
 
 class Refused(Exception):
@@ -63,7 +63,7 @@ class Refused(Exception):
 
 def scalar_value(tag: str | None, text: str, style: str) -> Plain:
     """The value of a scalar; refused if it cannot be what its tag or its form says."""
-    if style == '"' and _NUL_OR_SURROGATE.search(text):
+    if style == '"' and ("\0" in text or (not text.isascii() and _SURROGATE.search(text))):
         raise Refused(
             "NUL and halves of character pairs are not text", "remove the escape", "character"
         )

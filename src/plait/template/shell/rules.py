@@ -10,7 +10,6 @@ option.
 from __future__ import annotations
 
 import re
-import string
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -148,7 +147,8 @@ _PLAIN_ATTRIBUTES: Final = frozenset("rxglu-")
 _ARRAY_ATTRIBUTES: Final = frozenset("aA")
 _UNKNOWN_PROGRAM: Final = _Interpreter("c", options_between=True)  # "$SHELL" -c
 _VERSION: Final = lazy_pattern(r"[0-9][0-9.]*$")
-_ENDS_VERSION: Final = tuple(string.digits + ".")
+_ENDS_VERSION: Final = tuple("0123456789.")
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # `string` loads slowly
 
 
 class Rules:
@@ -653,7 +653,7 @@ def _code_option(option: str, interpreter: _Interpreter) -> tuple[bool, bool]:
     if option.startswith("--"):
         known = _is_long_option(option, interpreter.long)
         return known and "=" in option, known and "=" not in option
-    cluster = len(option) - len(option[1:].lstrip(string.ascii_letters))
+    cluster = len(option) - len(option[1:].lstrip(_LETTERS))
     at = min(
         (at for letter in interpreter.letters if (at := option.find(letter, 1, cluster)) > 0),
         default=0,
