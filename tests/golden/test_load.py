@@ -23,10 +23,10 @@ LOADED = [
     # command                                                        modules, nodes of their syntax trees
     (["--version"],                                                    2,   1540),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  37520),
-    (["call", "core/file/read", "-p", "path=flow.yaml"],              62, 101540),
-    (["run", "flow.yaml"],                                           177, 283047),
-    (["check", "flow.yaml"],                                         163, 262260),
-    (["runs"],                                                        67, 101790),
+    (["call", "core/file/read", "-p", "path=flow.yaml"],              62,  97380),
+    (["run", "flow.yaml"],                                           177, 277040),
+    (["check", "flow.yaml"],                                         163, 254090),
+    (["runs"],                                                        65,  84570),
 ]  # fmt: skip
 
 # The help of a command needs its options only: an import that belongs to the work goes into `run`.
