@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from plait.adapters.process import guardian_client
 from plait.adapters.process.dispatcher import Dispatcher
 from plait.adapters.store.journal import SqliteJournal
 from plait.app.runs import RunObservers, resume_flow, run_flow
@@ -150,6 +152,7 @@ KILLED_FLOW: dict[str, Any] = {
 }
 START = """
 import sys
+import threading
 from plait.program import map as map_module
 if sys.argv[1] == "threads":
     map_module._shares_thread = lambda *_: False
@@ -256,3 +259,28 @@ def test_an_interrupt_ends_running_processes_at_once(
     flow = {"map": {"input": ["0", "1", "2"], "max_parallel": 2, "steps": [{"shell": script}]}}
     with pytest.raises(KeyboardInterrupt):
         _run(flow, root, "one thread")
+
+
+def test_a_guardian_that_is_stopped_while_orders_wait_is_continued(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / ".ai").mkdir(parents=True)
+    flow = {
+        "vars": {"big": "x" * 60_000},
+        "map": {
+            "input": [str(item) for item in range(200)],
+            "max_parallel": 100,
+            "steps": [{"shell": "echo ${item} >> ledger; : ${big}; sleep 0.2"}],
+        },
+    }
+    (root / "flow.yaml").write_text(json.dumps(flow))
+
+    def stop() -> None:
+        while not (root / "ledger").exists():
+            time.sleep(0.001)
+        os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGSTOP)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    result = run_flow(str(root / "flow.yaml"), project=str(root))
+    stopper.join()
+    assert (result.status, result.counts["successful"]) == ("done", 200)

@@ -15,7 +15,7 @@ import select
 import time
 from collections.abc import Coroutine, Iterator
 
-from plait.adapters.process.guardian_client import JobGroup, NoDescriptors
+from plait.adapters.process.guardian_client import ChannelFull, JobGroup, NoDescriptors
 from plait.adapters.process.process import (
     CANCEL_PAUSE,
     ProcessDescriptors,
@@ -73,8 +73,6 @@ class Dispatcher:
         """Outcomes that are not committed yet."""
         self._is_full = False
         """There were no descriptors for a process: wait until another one has ended."""
-        self._is_channel_full = False
-        """There was no room for an order with descriptors: wait until the guardian has read."""
         self._next_check = 0.0
         self._directory: tuple[str | os.PathLike[str] | None, str] = "/", "/"
         """The last directory, as given and as an absolute path."""
@@ -151,7 +149,7 @@ class Dispatcher:
     # ── processes ────────────────────────────────────────────────────────
 
     def _start_processes(self) -> None:
-        if not self._waiting or (self._running and (self._is_full or self._is_channel_full)):
+        if not self._waiting or (self._running and (self._is_full or self._jobs.is_full)):
             return
         waiting, self._waiting = self._waiting, []
         for number, item in enumerate(waiting):
@@ -162,11 +160,13 @@ class Dispatcher:
                 cancel = item.order.options.cancel
                 if cancel is not None and cancel.is_set():
                     self._advance(item, error=Interrupted())
-                elif self._running and not self._has_room(item.order):
-                    self._waiting += waiting[number:]
-                    break
                 else:
                     self._start(item, item.order)
+            except ChannelFull:
+                if self._running:
+                    self._waiting += waiting[number:]
+                    break
+                self._wait_alone(item)
             except NoDescriptors:
                 if not raise_descriptor_limit() and not self._running:
                     self._wait_alone(item)
@@ -175,19 +175,8 @@ class Dispatcher:
                 self._waiting.append(item)
             except Exception as error:
                 self._advance(item, error=error)
-        self._jobs.flush()
-
-    def _has_room(self, order: ProcessOrder) -> bool:
-        """Whether the channel takes an order: with descriptors it is sent now or not at all."""
-        if not (order.program.files or order.program.stdin):
-            return True
-        self._jobs.flush()
-        channel = self._jobs.fileno()
-        if channel >= 0:
-            room = select.poll()
-            room.register(channel, select.POLLOUT)
-            self._is_channel_full = not room.poll(0)
-        return not self._is_channel_full
+        if not self._jobs.is_full:
+            self._jobs.flush()
 
     def _wait_alone(self, item: _Item) -> None:
         """Perform an order like a step that has its own thread, and let the item go on."""
@@ -260,7 +249,7 @@ class Dispatcher:
                 self._send_input(fd)
                 continue
             if events & select.POLLOUT:
-                self._is_channel_full = False
+                self._jobs.flush()
             if events == select.POLLOUT:
                 continue
             for report in self._reports():
@@ -278,7 +267,7 @@ class Dispatcher:
 
     def _poll_channel(self) -> None:
         channel = self._jobs.fileno()
-        wanted = select.POLLIN | (select.POLLOUT if self._is_channel_full else 0)
+        wanted = select.POLLIN | (select.POLLOUT if self._jobs.is_full else 0)
         if (channel, wanted) != (self._polled, self._wanted):
             if self._polled >= 0 and channel != self._polled:
                 self._poll.unregister(self._polled)
@@ -295,7 +284,6 @@ class Dispatcher:
                 item.watch.lost = error
             self._next_check = 0.0
             self._jobs.close()
-            self._is_channel_full = False
             return []
 
     def _send_input(self, fd: int) -> None:

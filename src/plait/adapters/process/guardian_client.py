@@ -211,8 +211,10 @@ class JobGroup:
     def __init__(self) -> None:
         self._channel: _Channel | None = None
         self._running: set[int] = set()
-        self._unsent: list[bytes] = []
+        self._unsent = bytearray()
         self._is_reusable = True
+        self.is_full = False
+        """The channel has no room: wait until it can be written, then `flush`."""
 
     def start(
         self,
@@ -226,24 +228,31 @@ class JobGroup:
     ) -> GroupJob:
         """Start a program with captured output. If it cannot be started, REFUSED is reported.
 
-        The descriptors may be closed afterwards.
+        The descriptors may be closed afterwards. They need room in the channel at once, so
+        ChannelFull is raised if there is none.
         """
         given = [*files] if stdin is None else [stdin, *files]
         flags = wire.CAPTURE | (wire.NO_INPUT if stdin is None else 0)
         order = _order(argv, env, more_env, flags, 0, len(given), cwd)
         channel = self._open_channel(argv[0])
-        channel.last_id += 1
-        order = _with_id(order, channel.last_id)
+        order = _with_id(order, channel.last_id + 1)
         if given:
             self.flush()
+            if self.is_full:
+                raise ChannelFull
             try:
                 sent = _send_with(channel.socket, order, given)
+            except BlockingIOError:
+                self.is_full = True
+                raise ChannelFull from None
             except OSError as error:
-                raise self._send_error(argv[0], error) from None
+                lost = error.errno in _GUARDIAN_GONE
+                raise (_guardian_lost() if lost else no_room(argv[0], error)) from None
             if sent < len(order):
-                self._unsent.append(order[sent:])
+                self._unsent += order[sent:]
         else:
-            self._unsent.append(order)
+            self._unsent += order
+        channel.last_id += 1
         self._running.add(channel.last_id)
         return GroupJob(self, channel.last_id)
 
@@ -254,7 +263,7 @@ class JobGroup:
             and self._channel.guardian.has_ended_now()
         ):
             _replace(self._channel.guardian)
-            self._channel = None
+            self._drop_channel()
         if self._channel is not None:
             return self._channel
         for _ in range(2):
@@ -269,16 +278,20 @@ class JobGroup:
                 return self._channel
         raise _guardian_lost()
 
-    def _send_error(self, program: str, error: OSError) -> PlaitError:
-        return _guardian_lost() if error.errno in _GUARDIAN_GONE else no_room(program, error)
-
     def flush(self) -> None:
-        """Send the orders; that the guardian is lost, `reports` says."""
-        if not self._unsent or self._channel is None:
-            return
-        data, self._unsent = b"".join(self._unsent), []
-        with contextlib.suppress(OSError):
-            self._channel.send_all(data)
+        """Send what there is room for; that the guardian is lost, `reports` says.
+
+        It never waits: a guardian that is stopped reads nothing, and only we can continue it.
+        """
+        self.is_full = False
+        while self._unsent and self._channel is not None:
+            try:
+                del self._unsent[: self._channel.socket.send(self._unsent, _NO_SIGNAL)]
+            except BlockingIOError:
+                self.is_full = True
+                return
+            except OSError:
+                self._unsent.clear()
 
     def fileno(self) -> int:
         """Of the channel, which may become another one when a job starts; -1: there is none."""
@@ -290,7 +303,7 @@ class JobGroup:
             return []
         reports = self._channel.receive()
         if reports is None:
-            self._channel = None
+            self._drop_channel()
             reports = [_no_channel(id_) for id_ in sorted(self._running)]
         return [report for report in reports if report.id in self._running]
 
@@ -302,18 +315,26 @@ class JobGroup:
     def command(self, id_: int, kind: bytes, number: int, grace: float) -> None:
         self._is_reusable = False
         if self._channel is not None:
-            self._unsent.append(wire.COMMAND.pack(kind, id_, number, grace))
+            self._unsent += wire.COMMAND.pack(kind, id_, number, grace)
             self.flush()
 
     def remove(self, id_: int) -> None:
         """Forget a job that has ended."""
         self._running.discard(id_)
 
-    def close(self) -> None:
+    def _drop_channel(self) -> _Channel | None:
+        """Forget the channel, and what was to be sent on it."""
         channel, self._channel = self._channel, None
+        self._unsent.clear()
+        self.is_full = False
+        return channel
+
+    def close(self) -> None:
+        is_reusable = self._is_reusable and not self._running and not self._unsent
+        channel = self._drop_channel()
         if channel is None:
             return
-        if self._is_reusable and not self._running and not self._unsent:
+        if is_reusable:
             channel.give_back()
         else:
             channel.close()
@@ -334,6 +355,10 @@ class GroupJob:
 
     def close(self) -> None:
         self._group.remove(self.id)
+
+
+class ChannelFull(Exception):
+    """The guardian has to read before the channel has room for an order."""
 
 
 _CHECKED_FROM: Final = 100
@@ -454,6 +479,8 @@ class _Environments:
 
     def pack_env(self, env: dict[str, str], more: Mapping[str, str]) -> tuple[bytes, bytes]:
         """A whole environment, often an earlier one, and the variables that differ from it."""
+        if len(more) > MOST_CHANGES:
+            return _pack_variables({**env, **more}), b""
         last, packed = self._last
         if env != last:
             changed = {name: value for name, value in env.items() if last.get(name) != value}
