@@ -2,7 +2,8 @@
 
 Each item is a coroutine that awaits processes. In turns, the dispatcher takes items while there is
 room, commits what the items recorded, starts the processes that they wait for, and goes on with
-the items whose process has ended. All reports that come together are one turn and one transaction.
+the items whose process has ended. All reports that come together are one turn and one transaction,
+unless there is a processor for each item.
 
 No process starts before everything that happened before it is recorded. So after a crash at most
 `parallel` items are repeated, however many share a transaction.
@@ -57,6 +58,10 @@ class Dispatcher:
         self._map_run = map_run
         self._finished = finished
         self._parallel = parallel
+        self._together = 1 if parallel <= (os.cpu_count() or 1) else parallel
+        """So many ended items are one turn. With a processor for each item, one that has ended is
+        followed at once: otherwise its processor waits while this thread handles the others.
+        """
         self._jobs = JobGroup()
         self._poll = select.poll()
         self._polled = -1
@@ -82,9 +87,7 @@ class Dispatcher:
         """Perform all items; raise the first error when all that run have ended."""
         try:
             while True:
-                is_more = self._take_items()
-                self._commit()
-                self._start_processes()
+                is_more = self._refill()
                 if self._running:
                     self._serve()
                 elif not (is_more or self._waiting or self._ended):
@@ -96,6 +99,13 @@ class Dispatcher:
             self._jobs.close()
         if self._error is not None:
             raise self._error
+
+    def _refill(self) -> bool:
+        """Record what has happened, and start what may follow; False: there are no more items."""
+        is_more = self._take_items()
+        self._commit()
+        self._start_processes()
+        return is_more
 
     def _take_items(self) -> bool:
         """Begin items while there is room; False: there are no more."""
@@ -223,6 +233,7 @@ class Dispatcher:
 
     def _serve(self) -> None:
         """Wait for reports, and let the items go on whose process has ended."""
+        done = 0
         for item in self._receive():
             watch = item.watch
             assert watch is not None
@@ -234,6 +245,9 @@ class Dispatcher:
             else:
                 if watch.is_done:
                     self._settle(item, watch)
+                    done += 1
+                    if done % self._together == 0:
+                        self._refill()
                 elif watch.is_cancelled:
                     self._next_check = 0.0
 
