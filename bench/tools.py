@@ -200,12 +200,12 @@ def _cold_table(world: World, rounds: int, title: str) -> Table:
         "own, the "
         "tool's, and the guardian's, which starts while the first one loads, so it needs two idle "
         "cores. The "
-        "bar: at most 3 times the script alone. Two interpreters and the script itself are 1.6 "
+        "bar: at most 2.5 times the script alone. Two interpreters and the script itself are 1.6 "
         "times; what "
         "Plait adds is the loading of some fifty modules.",
         race_trees(contenders, rounds=rounds),
         to=bare,
-        bars={cold: Bar(3)},
+        bars={cold: Bar(2.5)},
     )
 
 
