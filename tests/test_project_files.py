@@ -1,0 +1,99 @@
+"""Files for those who use the project's repository: hooks, templates, settings of editors."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plait.cli import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text("utf-8"))
+
+
+CHECKED = [
+    # file of a repository       is it checked by the hook?
+    ("flow.yaml",                 True),
+    ("deploy/flow.yml",           True),
+    ("flows/nightly.yaml",        True),
+    ("team/flows/a/b.yaml",       True),
+    (".ai/directives/review.md",  True),
+    ("a/.ai/directives/x/y.md",   True),
+    ("overflow.yaml",             False),
+    ("flow.yaml.bak",             False),
+    ("workflows/a.yaml",          False),
+    (".github/workflows/ci.yml",  False),
+    (".ai/tools/team/data.yaml",  False),
+    ("docs/flows.md",             False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "is_checked"), CHECKED)
+def test_the_hook_checks_flows_and_directives(path: str, is_checked: bool) -> None:
+    [hook] = load(".pre-commit-hooks.yaml")
+    assert bool(re.search(hook["files"], path)) is is_checked
+    program, command = hook["entry"].split()
+    assert program == "plait"
+    assert command in COMMANDS
+
+
+def test_the_release_workflow_starts_with_a_tag_and_only_one_job_may_publish() -> None:
+    workflow = load(".github/workflows/release.yml")
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
+    assert workflow["permissions"] == {}
+    jobs = workflow["jobs"]
+    assert {name: job["permissions"] for name, job in jobs.items()} == {
+        "check": {"contents": "read"},
+        "build": {"contents": "read"},
+        "publish": {"id-token": "write"},
+    }
+    assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("check", "build")
+
+
+@pytest.mark.parametrize("file", [".github/workflows/release.yml", "action.yml"])
+def test_each_action_that_is_used_is_a_commit(file: str) -> None:
+    text = (ROOT / file).read_text("utf-8")
+    used = re.findall(r"uses: (.+)", text)
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
+
+
+def run_action(step: str, folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run one step of the action, as a runner does: its script in bash, its inputs in variables."""
+    [found] = [one for one in load("action.yml")["runs"]["steps"] if one.get("name") == step]
+    given = {
+        name: inputs[re.fullmatch(r"\$\{\{ inputs\.(\w+) \}\}", value)[1]]  # type: ignore[index]
+        for name, value in found["env"].items()
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", found["run"]],
+        cwd=folder, env={"PATH": path, "HOME": str(folder.parent), **given},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_the_action_checks_the_files_and_runs_the_flow(tmp_path: Path) -> None:
+    folder = tmp_path / "in-ci"
+    shutil.copytree(ROOT / "examples" / "in-ci", folder)
+    assert run_action("check", folder, paths=". flow.yaml").returncode == 0
+    assert run_action("run", folder, run="flow.yaml").returncode == 0
+    (folder / "wrong.yaml").write_text("steps: [{shell: 'echo ${nobody}'}]\n")
+    wrong = run_action("check", folder, paths="flow.yaml wrong.yaml")
+    assert wrong.returncode == 2
+    title = "title=plait unknown-name"
+    assert wrong.stdout.startswith(
+        f"::error {title},file=wrong.yaml,line=1,col=23::unknown variable"
+    )
+    assert run_action("run", folder, run="wrong.yaml").returncode == 2
