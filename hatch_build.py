@@ -1,11 +1,13 @@
-"""Compiles the two parts that are not Python, where there is a C compiler for them.
+"""What a build adds to the sources: two compiled parts, and the commit of a development build.
 
-They make a map faster and change nothing else (decisions 22 and 23). So a machine without a
-compiler, or with one that fails, gets the package without them: a wheel for any machine.
-`PLAIT_PURE=1` asks for that wheel.
+The parts are compiled where there is a C compiler for them.  They make a map faster and change
+nothing else (decisions 22 and 23).  So a machine without a compiler, or with one that fails, gets the
+package without them: a wheel for any machine.  `PLAIT_PURE=1` asks for that wheel.
 
 A wheel is built beside the checkout, so it takes nothing away from an editable installation.  The
-latter has its parts in the checkout itself.
+latter has its parts in the checkout itself.  A wheel also has the examples, for `plait new --from`.
+
+`plait --version` shows what is in commit.txt.  A release has none: its version says all.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ PURE = "PLAIT_PURE"
 FOLDER = Path("plait", "adapters", "process")
 FLAGS = ("-O2", "-Wall", "-Wextra", "-s")
 LIBRARY = "libwarm.so"
+COMMIT = Path("plait", "commit.txt")
 USAGE_ERROR = 64
 """Exit code of a guardian without arguments."""
 LONGEST = 300
@@ -41,6 +45,17 @@ class CustomBuildHook(BuildHookInterface[Any]):
             make_parts(sources, sources)
             return
         self.made = tempfile.TemporaryDirectory(prefix="plait-build-")
+        commit = find_commit(Path(self.root), self.metadata.version)
+        if commit:
+            file = Path(self.made.name, COMMIT.name)
+            file.write_text(f"{commit}\n", "utf-8")
+            inside = "src" / COMMIT if self.target_name == "sdist" else COMMIT
+            build_data["force_include"][str(file)] = str(inside)
+        if self.target_name == "sdist":
+            return
+        for example in example_files(Path(self.root, "examples")):
+            packed = "plait" / example.relative_to(self.root)
+            build_data["force_include"][str(example)] = str(packed)
         parts = make_parts(sources, Path(self.made.name))
         if parts:
             for part in parts:
@@ -51,6 +66,48 @@ class CustomBuildHook(BuildHookInterface[Any]):
     def finalize(self, version: str, *_: object) -> None:
         if version != "editable":
             self.made.cleanup()
+
+
+def find_commit(root: Path, version: str) -> str:
+    """The commit that is built; nothing if it has the tag of this version, or if it is not known."""
+    packed = root / "src" / COMMIT
+    if packed.exists():  # a released source, which is no checkout
+        return packed.read_text("utf-8").strip()
+    if not (root / ".git").exists():
+        return ""
+    try:
+        tags = ask_git(root, "tag", "--points-at", "HEAD").split()
+        commit = ask_git(root, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty")
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"plait: the commit is not known: {error}", file=sys.stderr)
+        return ""
+    is_changed = commit.endswith("-dirty")
+    if f"v{version}" in tags and not is_changed:
+        return ""
+    return commit.replace("-dirty", ", changed")
+
+
+def ask_git(root: Path, *arguments: str) -> str:
+    # A hook of git names its own repository in variables.
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    asked = subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+    )
+    return asked.stdout.strip()
+
+
+def example_files(folder: Path) -> Iterator[Path]:
+    """The files of the examples and their list, without what runs and tests left among them."""
+    yield folder / "README.md"
+    for file in sorted(folder.glob("*/**/*")):
+        if file.is_file() and not {"state", "__pycache__"} & set(file.relative_to(folder).parts):
+            yield file
 
 
 def make_parts(sources: Path, folder: Path) -> list[Path]:

@@ -19,9 +19,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -191,12 +192,9 @@ def make_environment(run: TestRun, interpreter: str) -> str:
     return python
 
 
-def lower_bounds(
-    project: dict[str, list[str]] | dict[str, dict[str, list[str]]],
-) -> dict[str, Version | None]:
+def lower_bounds(project: Mapping[str, Any]) -> dict[str, Version | None]:
     """The lowest version of each dependency that is installed for the tests; None without one."""
     extras = project["optional-dependencies"]
-    assert isinstance(extras, dict)
     lines = [*project["dependencies"], *extras["dev"], *extras["mcp"], *extras["dask"]]
     bounds: dict[str, Version | None] = {}
     for requirement in map(Requirement, lines):
@@ -205,7 +203,7 @@ def lower_bounds(
             for one in requirement.specifier
             if one.operator in (">=", "==", "~=")
         ]
-        if requirement.name != "plait":
+        if requirement.name != project["name"]:
             bounds[canonicalize_name(requirement.name)] = max(lowest, default=None)
     return bounds
 

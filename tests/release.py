@@ -1,18 +1,21 @@
-"""Builds what is released, installs each in a new environment, and runs a flow with it.
+"""Builds what is released, installs each in a new environment, and runs a flow and the demo with it.
 
 Released are the source, the wheel of this machine with the compiled guardian, and the wheel of any machine. The
 source is installed with a compiler, without one, and with one that fails. Dependencies come from the registry.
 
-    python tests/wheels.py [folder of the results, dist]
+    python tests/release.py [folder of the results, dist]
+    python tests/release.py --tag v1.2.3       does the tag fit the version?  It needs nothing installed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +50,10 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["--tag"]:
+        problems = find_tag_problems(arguments[1] if arguments[1:] else "")
+        print("".join(f"plait: {problem}\n" for problem in problems), end="", file=sys.stderr)
+        return min(len(problems), 1)
     dist = Path(arguments[0] if arguments else ROOT / "dist").absolute()
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir(parents=True)
@@ -64,6 +71,25 @@ def main(arguments: Sequence[str]) -> int:
             flush=True,
         )
     return min(failed, 1)
+
+
+def find_tag_problems(tag: str, root: Path = ROOT) -> list[str]:
+    """What does not fit the tag: each place that has the version says the same."""
+    texts = {
+        name: (root / name).read_text("utf-8")
+        for name in ("pyproject.toml", "src/plait/__init__.py", "CHANGELOG.md")
+    }
+    version = tomllib.loads(texts["pyproject.toml"])["project"]["version"]
+    problems = []
+    if tag != f"v{version}":
+        problems.append(f"the tag is '{tag}', but pyproject.toml has version {version}: v{version}")
+    if f'\n__version__ = "{version}"\n' not in texts["src/plait/__init__.py"]:
+        problems.append(f"src/plait/__init__.py has another version than pyproject.toml: {version}")
+    if not re.search(
+        rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", texts["CHANGELOG.md"], re.MULTILINE
+    ):
+        problems.append(f"CHANGELOG.md has no section '## [{version}] - ' with the date")
+    return problems
 
 
 def build_all(dist: Path) -> list[Path]:
@@ -111,13 +137,14 @@ def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def try_row(row: Row) -> str:
     """Install a file in a new environment and run the flow; returns what went wrong."""
-    with tempfile.TemporaryDirectory(prefix="plait-wheels-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="plait-release-") as scratch:
         folder = Path(scratch, "environment")
         try:
             install(row, folder)
         except subprocess.CalledProcessError as error:
             return f"not installed: {error.stderr.decode(errors='replace')[-2000:]}"
-        return find_fault([str(folder / "bin" / "plait")], row.guardian, folder, Path(scratch))
+        plait = [str(folder / "bin" / "plait")]
+        return find_fault(plait, row.guardian, folder, Path(scratch)) or demo_fault(folder)
 
 
 def install(row: Row, folder: Path) -> None:
@@ -163,6 +190,20 @@ def find_fault(
         if done.returncode or not is_right:
             return f"plait {' '.join(arguments)}: exit code {done.returncode}\n{printed}"
     return ""
+
+
+def demo_fault(folder: Path) -> str:
+    """Run the demo with an environment; returns what it printed if it failed, or nothing."""
+    done = subprocess.run(
+        [folder / "bin" / "python", ROOT / "examples" / "demo.py"],
+        cwd=folder,
+        env=clean_environment({"USER_SPACE": str(folder / "user")}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return f"the demo: exit code {done.returncode}\n{done.stdout}" if done.returncode else ""
 
 
 if __name__ == "__main__":
