@@ -1,0 +1,113 @@
+"""Editors themselves: Neovim with `plait lsp`, and the server that VS Code has for YAML with our schemas.
+
+They are not among the tools of the tests.  Where one is missing, its test is skipped and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsp.client import Client
+from plait.schema.json_schema import json_schema
+
+FLOW = "steps:\n  - shell: echo ${nope}\n    tmeout: 3\n"
+
+LUA = """\
+vim.cmd('edit flow.yaml')
+local client = vim.lsp.start_client({ name = 'plait', cmd = vim.fn.json_decode(vim.env.SERVER) })
+vim.lsp.buf_attach_client(0, client)
+vim.wait(60000, function() return #vim.diagnostic.get(0) > 0 end, 20)
+local lines = {}
+for _, one in ipairs(vim.diagnostic.get(0)) do
+  table.insert(lines, one.lnum .. ':' .. one.col .. '-' .. one.end_col .. ' ' .. vim.split(one.message, '\\n')[1])
+end
+local place = { textDocument = { uri = vim.uri_from_bufnr(0) }, position = { line = 2, character = 4 } }
+for _, one in pairs(vim.lsp.buf_request_sync(0, 'textDocument/completion', place, 60000)) do
+  for _, item in ipairs(one.result) do
+    if item.label == 'timeout' then table.insert(lines, 'completes ' .. item.label) end
+  end
+end
+vim.fn.writefile(lines, 'found.txt')
+vim.cmd('qa!')
+"""
+
+
+def test_neovim_shows_the_findings_and_completes(tmp_path: Path) -> None:
+    editor = shutil.which("nvim")
+    if editor is None:
+        pytest.skip("Neovim is not installed (Debian: apt install neovim)")
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    (tmp_path / "try.lua").write_text(LUA)
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "SERVER": json.dumps([sys.executable, "-m", "plait", "lsp"]),
+    }
+    command = [editor, "--clean", "--headless", "+luafile try.lua"]
+    subprocess.run(
+        command, cwd=tmp_path, env=environment, timeout=120, capture_output=True, check=True
+    )
+    assert (tmp_path / "found.txt").read_text().splitlines() == [
+        "1:16-23 unknown variable 'nope'",
+        "2:4-10 'tmeout' is not a field of a step",
+        "completes timeout",
+    ]
+
+
+class YamlClient(Client):
+    """The same client for another server."""
+
+    def __init__(self, folder: Path, command: str, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        super().__init__(folder, [command, "--stdio"])
+
+    def receive(self) -> dict[str, Any]:
+        """The next message that is no request of the server; those get their answers."""
+        while "id" in (message := super().receive()) and "method" in message:
+            is_question = message["method"] == "workspace/configuration"
+            asked = message["params"]["items"] if is_question else ()
+            answer = [self.settings.get(one.get("section"), None) for one in asked]
+            self.send({"id": message["id"], "result": answer if is_question else None})
+        return message
+
+
+@pytest.mark.parametrize("way", ["modeline", "settings"])
+def test_an_editor_for_yaml_takes_the_schema_and_offers_what_it_should(
+    tmp_path: Path, way: str
+) -> None:
+    server = shutil.which("yaml-language-server") or os.environ.get("YAML_LANGUAGE_SERVER")
+    if server is None:
+        pytest.skip("yaml-language-server is not installed (npm install -g yaml-language-server)")
+    (tmp_path / "workflow.json").write_text(json.dumps(json_schema("workflow")))
+    line = "# yaml-language-server: $schema=workflow.json\n" if way == "modeline" else "#\n"
+    schemas = {} if way == "modeline" else {f"file://{tmp_path}/workflow.json": "flows/*.yaml"}
+    settings = {
+        "yaml": {
+            "validate": True,
+            "completion": True,
+            "hover": True,
+            "schemas": schemas,
+            "schemaStore": {"enable": False},
+        }
+    }
+    name = "flow.yaml" if way == "modeline" else "flows/flow.yaml"
+    with YamlClient(tmp_path, server, settings) as client:
+        client.notify("workspace/didChangeConfiguration", {"settings": settings})
+        client.open(name, f"{line}steps:\n  - shell: ls\n    tmeout: 3\n")
+        while not (found := client.diagnostics(name)):
+            pass
+        assert [(one["range"]["start"], one["message"]) for one in found] == [
+            ({"line": 3, "character": 4}, "Property tmeout is not allowed.")
+        ]
+        client.change(name, {"text": f"{line}steps:\n  - shell: ls\n    \n"})
+        labels = {one["label"] for one in client.at("completion", name, 3, 4)["items"]}
+        assert {"timeout", "when", "capture_output"} <= labels
+        assert not {"auto_commit", "analysis"} & labels  # refused, and without effect
