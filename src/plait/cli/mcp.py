@@ -1,0 +1,168 @@
+"""`plait mcp`: an MCP server over standard input and output, for the clients of this project.
+
+plait mcp                 serve, until the client leaves
+plait mcp list            what would be offered, and under which names
+plait mcp config CLIENT   the entry for the settings of a client
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from plait.cli.arguments import require_choice
+from plait.cli.project import add_project, require_folder
+from plait.core.errors import InputError
+from plait.core.hints import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
+    from types import FrameType
+
+    from plait.cli.arguments import Parser
+    from plait.mcp.catalog import Catalog
+
+EXAMPLES: Final = (
+    "plait mcp",
+    "plait mcp list --expose 'core/file/*' --expose 'flow:*'",
+    "plait mcp config claude",
+)
+ACTIONS: Final = ("serve", "list", "config")
+CLIENTS: Final = {
+    # client: its file, and the key of the servers in it
+    "claude": (".mcp.json", "mcpServers"),
+    "claude-desktop": ("claude_desktop_config.json", "mcpServers"),
+    "codex": ("~/.codex/config.toml", "mcp_servers"),
+    "cursor": (".cursor/mcp.json", "mcpServers"),
+    "gemini": (".gemini/settings.json", "mcpServers"),
+    "vscode": (".vscode/mcp.json", "servers"),
+}
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "action",
+        metavar="serve|list|config",
+        nargs="?",
+        default="serve",
+        help="serve is the default",
+    )
+    parser.add_argument(
+        "client", metavar="CLIENT", nargs="?", help=f"of config: {', '.join(CLIENTS)}"
+    )
+    parser.add_argument(
+        "--expose",
+        metavar="PATTERN",
+        action="append",
+        help="offer only this: a tool (team/*), directive:…, flow:… (may be repeated)",
+    )
+    parser.add_argument(
+        "--answer-within",
+        metavar="S",
+        help="a call of a flow that takes longer answers with its run id; default: 25",
+    )
+    add_project(parser, lockable=False)
+    parser.add_argument("--json", action="store_true", help="the list for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    from plait.app.toolbox import project_root
+    from plait.mcp.catalog import Catalog
+
+    action = require_choice("action", options.action, ACTIONS)
+    require_folder(options.project)
+    catalog = Catalog(project_root(options.project), options.expose)
+    if action != "config" and options.client is not None:
+        what = f"plait mcp {action} takes no CLIENT"
+        raise InputError(what, fix="plait mcp config CLIENT", code="arguments")
+    if action == "config":
+        client = require_choice("client", options.client or "claude", tuple(CLIENTS))
+        _show_config(client, catalog.project, options)
+        return 0
+    if action == "list":
+        _list(catalog, as_json=options.json)
+        return 0
+    return _serve(catalog, options)
+
+
+class _Leave(Exception):
+    """A signal asks the server to end."""
+
+
+def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
+    from plait.cli.crash_report import report
+    from plait.mcp.server import ANSWER_WITHIN, Server
+    from plait.mcp.stdio import Outbox, take_streams
+
+    within = ANSWER_WITHIN
+    if options.answer_within is not None:
+        from plait.cli.arguments import seconds
+
+        within = seconds(options.answer_within, "--answer-within") or within
+    catalog.patterns()  # a wrong setting is an error before anybody connects
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("plait mcp waits for a client on standard input; Ctrl-C ends it", file=sys.stderr)
+    incoming, outgoing = take_streams()
+    server = Server(catalog, Outbox(outgoing), answer_within=within, report_bug=report)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, signal.SIG_DFL)  # the second signal ends Plait at once
+        raise _Leave
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, leave)
+    try:
+        server.serve(incoming)
+    except _Leave:
+        pass
+    finally:
+        server.end()
+    return 0
+
+
+def _show_config(client: str, project: str, options: argparse.Namespace) -> None:
+    """Print the entry alone, so that it can be written into a file."""
+    import json
+    import shutil
+
+    beside = os.path.join(os.path.dirname(sys.executable), "plait")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("plait")
+    command = [found] if found else [sys.executable, "-m", "plait"]
+    args = [*command[1:], "mcp", "--project", project]
+    for pattern in options.expose or ():
+        args += ["--expose", pattern]
+    if options.answer_within is not None:
+        args += ["--answer-within", options.answer_within]
+    file, key = CLIENTS[client]
+    if client == "codex":
+        # A string of JSON is a string of TOML, too.
+        print(f"[{key}.plait]")
+        print(f"command = {json.dumps(command[0], ensure_ascii=False)}")
+        print(f"args = {json.dumps(args, ensure_ascii=False)}")
+    else:
+        kind = {"type": "stdio"} if client == "vscode" else {}
+        entry = {**kind, "command": command[0], "args": args}
+        print(json.dumps({key: {"plait": entry}}, indent=2, ensure_ascii=False))
+    print(f"put this into {file}; clients: {', '.join(CLIENTS)}", file=sys.stderr)
+
+
+def _list(catalog: Catalog, *, as_json: bool) -> None:
+    from plait.views.terminal import cut, format_table, pluralize, width, write_json
+
+    entries = catalog.entries()
+    if as_json:
+        write_json([{"id": one.id, "kind": one.kind, **one.record()} for one in entries])
+        return
+    rows = [("NAME", "ID", "READS ONLY", "WHAT")]
+    for one in entries:
+        reads = "yes" if one.hints["readOnlyHint"] else "no"
+        rows.append((one.name, one.id, reads, " ".join(one.offer.description.split())))
+    for line in format_table(rows, width(sys.stdout)):
+        print(line)
+    from plait.app.toolbox import toolbox
+
+    print(f"{pluralize(len(entries), 'tool')} for MCP clients of {cut(catalog.project, None)}")
+    if not toolbox(catalog.project).trust.project_trusted:
+        print("flows are offered when you trust this project: plait trust .")

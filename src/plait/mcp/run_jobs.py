@@ -1,0 +1,334 @@
+"""Runs that this server works on, and answers about any run of the project from its journal.
+
+A run id is the handle that a client gets.  The journal alone says how a run stands, so a server that
+starts later answers the same.  `wait` resumes a run that ended with its server; recorded steps are
+replayed, never repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from threading import Condition, Lock, Thread
+
+from plait.app.result import RunObservers
+from plait.core.errors import InputError, PlaitError
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
+from plait.core.records import dataclass
+from plait.core.values import Json, text
+from plait.engine.event_bus import StopSignal
+from plait.engine.events import EventRecord, RunStarted
+from plait.mcp.catalog import Catalog, Exposed
+from plait.views.progress import Progress
+
+if TYPE_CHECKING:
+    from plait.app.runs import FlowResult, OpenRun, Runs
+    from plait.engine.outcome import Failure
+
+CANCELLED: Final = "cancelled"
+"""Why a run stopped that a client has cancelled; it is resumed only if a client asks for it."""
+SERVER_LEFT: Final = "plait mcp ended"
+"""Why a run stopped that was running when the server ended; waiting for it resumes it."""
+_LOOK_SECONDS: Final = 0.2
+"""Between two looks at a run of another process."""
+
+OnProgress = Callable[[Progress], None]
+
+
+class StartRun(Protocol):
+    """Starts or resumes a run: a function of `app` with everything but its observers."""
+
+    def __call__(self, *, observers: RunObservers) -> FlowResult: ...
+
+
+class Job:
+    """A run that a thread of this server works on."""
+
+    def __init__(self) -> None:
+        self.stop = StopSignal()
+        self.run = ""
+        """Its id, as soon as it is recorded."""
+        self.error: Exception | None = None
+        """Why there is no result: the flow could not start, or a bug."""
+        self.is_over = False
+        self._listeners: list[OnProgress] = []
+        self._progress = Progress()
+        self._changed = Condition()
+
+    def watch(self, record: EventRecord) -> None:
+        with self._changed:
+            self._progress.add(record)
+            if isinstance(record.event, RunStarted):
+                self.run = record.event.run
+                self._changed.notify_all()
+            for listen in self._listeners:
+                listen(self._progress)
+
+    @contextmanager
+    def listening(self, on_progress: OnProgress | None) -> Iterator[None]:
+        """Inside this, `on_progress` gets the state of the run after each event."""
+        if on_progress is None:
+            yield
+            return
+        with self._changed:
+            self._listeners.append(on_progress)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(on_progress)
+
+    def end(self, error: Exception | None) -> None:
+        with self._changed:
+            self.error, self.is_over = error, True
+            self._changed.notify_all()
+
+    def wait_for_id(self) -> None:
+        """Until the run is recorded, or cannot be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.run or self.is_over)
+
+    def wait(self, seconds: float, stop: StopSignal) -> None:
+        """Until the run is over, the time is, or `stop` asks."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not self.is_over and not stop.is_set():
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                self._changed.wait(min(left, _LOOK_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run as its journal has it."""
+
+    run: str
+    flow: str
+    status: str
+    value: Json
+    failure: Failure | None
+    counts: Mapping[str, Json]
+    done: int
+    total: int
+    questions: Sequence[str]
+    """Steps that may run at most once and whose end is not known."""
+
+    @property
+    def is_left(self) -> bool:
+        """Did it end with its server or its machine, without anybody asking for it?"""
+        if self.status != "interrupted":
+            return False
+        return self.failure is None or self.failure.message == SERVER_LEFT
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in ("failed", "interrupted") or bool(self.counts.get("failed"))
+
+    @property
+    def output(self) -> Json:
+        return self.value.get("output") if isinstance(self.value, dict) else self.value
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "run": self.run,
+            "flow": self.flow,
+            "status": self.status,
+            "output": self.output,
+            "failure": self.failure and self.failure.record(),
+            "counts": dict(self.counts),
+            "progress": {"done": self.done, "total": self.total},
+            **({"questions": list(self.questions)} if self.questions else {}),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What a model reads."""
+        named = f"run {self.run} of {self.flow}"
+        match self.status:
+            case "running":
+                yield f"{named} is still running: {self.done} of {self.total} steps or items ended"
+                yield f'call plait_run_wait with {{"run": "{self.run}"}} to wait for its end'
+                return
+            case "done":
+                if self.counts.get("failed"):
+                    yield f"{named} ended; {self.counts['failed']} of {self.counts.get('total')} items failed"
+                yield text(self.output) if self.output is not None else f"{named} is done"
+                return
+            case "failed":
+                yield f"{named} failed: {self.failure.message if self.failure else 'no reason is known'}"
+            case _:
+                yield f"{named} was stopped before its end; what is done is recorded"
+        for path in self.questions:
+            yield f"it is not known whether step '{path}' was done: name it in 'repeat' or in 'done'"
+        yield f'call plait_run_resume with {{"run": "{self.run}"}} to continue it'
+
+
+class RunJobs:
+    """Starts runs in threads, and answers about runs."""
+
+    def __init__(self, catalog: Catalog, report_bug: Callable[[Exception], object]) -> None:
+        self._catalog = catalog
+        self._report_bug = report_bug
+        self._jobs: dict[str, Job] = {}
+        self._starting: set[Job] = set()
+        self._lock = Lock()
+        self._resuming = Lock()
+
+    def start(self, flow: Exposed, inputs: Mapping[str, Json]) -> Job:
+        """Start a run, and return when it is recorded; PlaitError if it cannot start."""
+        from plait.app import runs as flows
+
+        project = self._catalog.project
+        if flow.kind in ("graph", "ensemble") and not flow.id.startswith("flow:"):
+            work: StartRun = partial(flows.call_flow, flow.id, inputs, project=project)
+        else:
+            options = flows.Options(inputs)
+            named = flow.path if flow.id.startswith("flow:") else flow.id
+            work = partial(flows.run_flow, named, options, project=project)
+        return self._begin(work)
+
+    def resume(
+        self,
+        run: str,
+        *,
+        repeat: Sequence[str] = (),
+        done: Sequence[str] = (),
+        inputs: Mapping[str, Json] | None = None,
+    ) -> Job:
+        from plait.app import runs as flows
+
+        with self._resuming:  # two clients that wait for one run resume it once
+            if (job := self.job(run)) is not None:
+                return job
+            return self._begin(
+                partial(
+                    flows.resume_flow,
+                    run,
+                    project=self._catalog.project,
+                    repeat=repeat,
+                    done=done,
+                    inputs=inputs,
+                )
+            )
+
+    def job(self, run: str) -> Job | None:
+        with self._lock:
+            return self._jobs.get(run)
+
+    def wait(
+        self, run: str, seconds: float, stop: StopSignal, on_progress: OnProgress | None = None
+    ) -> RunState:
+        """How a run stands when it is over, or after the time; one that was left is resumed."""
+        until = time.monotonic() + seconds
+        state = self.state(run)
+        job = self.job(state.run)
+        if job is None and state.is_left and not state.questions:
+            job = self.resume(state.run)
+        if job is not None:
+            with job.listening(on_progress):
+                job.wait(until - time.monotonic(), stop)
+            return self.state(run)
+        while state.status == "running" and time.monotonic() < until and not stop.is_set():
+            stop.wait(min(_LOOK_SECONDS, max(until - time.monotonic(), 0)))
+            state = self.state(run)
+        return state
+
+    def cancel(self, run: str) -> RunState:
+        """Stop a run that this server works on, with its processes."""
+        state = self.state(run)
+        job = self.job(state.run)
+        if job is not None:
+            job.stop.ask(CANCELLED)
+            job.wait(60.0, StopSignal())
+            return self.state(run)
+        if state.status == "running":
+            raise InputError(
+                f"run {state.run} is running in another process",
+                fix="stop it there",
+                code="other-process",
+            )
+        return state
+
+    def state(self, run: str) -> RunState:
+        """From the journal of a run whose flow is offered."""
+        from plait.app.resume_answers import find_questions
+        from plait.views.report import read_report
+
+        with self.opened(run) as (runs, opened):
+            is_running = partial(runs.is_running, opened.id)
+            report = read_report(opened.id, opened.journal, is_running=is_running, short=True)
+            progress = report.progress
+            items, steps = progress.items or (0, 0), progress.steps
+            questions: list[str] = []
+            if report.status in ("interrupted", "failed"):
+                questions = find_questions(opened)
+            return RunState(
+                opened.id,
+                progress.flow,
+                report.status,
+                progress.value,
+                progress.failure,
+                progress.facts,
+                items[0] + steps[0],
+                items[1] + steps[1],
+                questions,
+            )
+
+    @contextmanager
+    def opened(self, run: str) -> Iterator[tuple[Runs, OpenRun]]:
+        """A run to read; InputError if there is none, or if it is not of a flow that is offered."""
+        from plait.app import runs as flows
+
+        runs, name = flows.find_run(run, self._catalog.project)
+        with runs.open(name, write=False) as opened:
+            if not opened.is_own or not self._catalog.has_run(str(opened.facts.get("file", ""))):
+                raise InputError(
+                    f"there is no run '{run}' of a flow that is offered here",
+                    fix="plait runs lists the runs of the project",
+                    code="unknown-run",
+                )
+            yield runs, opened
+
+    def end(self, seconds: float) -> None:
+        """Stop every run, so that it can be resumed, and wait for that."""
+        with self._lock:
+            jobs = [*self._starting, *self._jobs.values()]
+        for job in jobs:
+            job.stop.ask(SERVER_LEFT)
+        until = time.monotonic() + seconds
+        for job in jobs:
+            job.wait(until - time.monotonic(), StopSignal())
+
+    def _begin(self, work: StartRun) -> Job:
+        job = Job()
+        with self._lock:
+            self._starting.add(job)
+        Thread(target=self._perform, args=(job, work), name="plait-mcp-run", daemon=True).start()
+        job.wait_for_id()
+        if not job.run and job.error is not None:
+            raise job.error
+        return job
+
+    def _perform(self, job: Job, work: StartRun) -> None:
+        def watch(record: EventRecord) -> None:
+            if isinstance(record.event, RunStarted):
+                with self._lock:
+                    self._jobs[record.event.run] = job
+                    self._starting.discard(job)
+            job.watch(record)
+
+        error: Exception | None = None
+        try:
+            work(observers=RunObservers([watch], job.stop))
+        except PlaitError as problem:
+            error = problem
+        except Exception as bug:
+            self._report_bug(bug)
+            error = bug
+        finally:
+            with self._lock:
+                self._starting.discard(job)
+                self._jobs.pop(job.run, None)
+            job.end(error)

@@ -1,0 +1,277 @@
+"""The server: reads requests, performs each in a thread, answers, and lets clients cancel.
+
+When the client leaves, runs are stopped so that they can be resumed, and tools end with their
+processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock, Thread
+
+from plait.core.errors import PlaitError
+from plait.core.hints import Final
+from plait.core.values import Json
+from plait.engine.event_bus import StopSignal
+from plait.engine.outcome import Interrupted
+from plait.mcp.calls import Calls
+from plait.mcp.catalog import Catalog
+from plait.mcp.protocol import (
+    HANDSHAKES,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    SERVER,
+    STATELESS,
+    TOO_MANY,
+    Id,
+    Message,
+    ProtocolError,
+    Request,
+    make_error,
+    make_notification,
+    make_request,
+    make_response,
+    message_id,
+    parse_message,
+)
+from plait.mcp.run_jobs import CANCELLED, SERVER_LEFT, OnProgress, RunJobs
+from plait.mcp.stdio import Outbox, read_lines
+from plait.views.progress import Progress
+
+ANSWER_WITHIN: Final = 25.0
+"""Seconds: less than the minute that many clients wait for a tool."""
+MOST_CALLS: Final = 64
+"""Requests that are performed at the same time."""
+LEAVE_SECONDS: Final = 10.0
+_CACHEABLE: Final = frozenset(
+    {
+        "server/discover",
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+    }
+)
+
+Method = Callable[[Request, StopSignal], Mapping[str, Json]]
+
+
+class Server:
+    """Serves one client."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        outbox: Outbox,
+        *,
+        answer_within: float = ANSWER_WITHIN,
+        report_bug: Callable[[Exception], object],
+    ) -> None:
+        self._outbox = outbox
+        self._report_bug = report_bug
+        self._runs = RunJobs(catalog, report_bug)
+        self._calls = Calls(catalog, self._runs, answer_within)
+        self._catalog = catalog
+        self._session: str | None = None
+        """The revision of `initialize`."""
+        self._client: Mapping[str, Json] = {}
+        self._stops: dict[Id, StopSignal] = {}
+        """By id: requests that are being performed."""
+        self._threads: set[Thread] = set()
+        self._lock = Lock()
+        self._methods: dict[str, Method] = {
+            "server/discover": self._discover,
+            "ping": lambda _request, _stop: {},
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+        }
+
+    def serve(self, descriptor: int) -> None:
+        """Until the client closes its side."""
+        for line in read_lines(descriptor):
+            self.receive(line)
+
+    def receive(self, line: bytes | ProtocolError) -> None:
+        """Take one line of the client."""
+        if isinstance(line, ProtocolError):
+            self._outbox.send(make_error(None, line))
+            return
+        try:
+            message = parse_message(line)
+        except ProtocolError as error:
+            self._outbox.send(make_error(None, error))
+            return
+        if "method" not in message and ("result" in message or "error" in message):
+            return  # an answer to nothing that this server has asked
+        if "method" in message and "id" not in message:
+            self._notice(message)
+            return
+        try:
+            self._begin(make_request(message, self._session, self._client))
+        except ProtocolError as error:
+            self._outbox.send(make_error(message_id(message), error))
+
+    def end(self) -> None:
+        """Stop everything that runs, and write the last answers."""
+        with self._lock:
+            stops, threads = list(self._stops.values()), list(self._threads)
+        for stop in stops:
+            stop.ask(SERVER_LEFT)
+        self._runs.end(LEAVE_SECONDS)
+        for thread in threads:
+            thread.join(1.0)
+        self._outbox.close(1.0)
+
+    # ── requests ─────────────────────────────────────────────────────────
+
+    def _begin(self, request: Request) -> None:
+        if request.method == "initialize":
+            self._initialize(request)
+            return
+        method = self._methods.get(request.method)
+        if method is None:
+            what = f"there is no method '{request.method[:200]}' here"
+            raise ProtocolError(METHOD_NOT_FOUND, what)
+        stop = StopSignal()
+        thread = Thread(target=self._perform, args=(request, method, stop), daemon=True)
+        with self._lock:
+            if request.id in self._stops:
+                what = "another request with this id is being performed"
+                raise ProtocolError(INVALID_REQUEST, what)
+            if len(self._stops) >= MOST_CALLS:
+                what = f"{MOST_CALLS} requests are being performed: wait for one"
+                raise ProtocolError(TOO_MANY, what)
+            self._stops[request.id] = stop
+            self._threads.add(thread)
+        thread.start()
+
+    def _perform(self, request: Request, method: Method, stop: StopSignal) -> None:
+        from threading import current_thread
+
+        try:
+            answer = self._answer(request, method, stop)
+        finally:
+            with self._lock:
+                self._stops.pop(request.id, None)
+                self._threads.discard(current_thread())
+        if stop.why != CANCELLED:  # nobody waits for the answer of a cancelled request
+            self._outbox.send(answer)
+
+    def _answer(self, request: Request, method: Method, stop: StopSignal) -> Message:
+        try:
+            result = method(request, stop)
+            return make_response(request, result, is_cacheable=request.method in _CACHEABLE)
+        except ProtocolError as error:
+            return make_error(request.id, error)
+        except PlaitError as error:
+            return make_error(request.id, ProtocolError(INTERNAL_ERROR, str(error)))
+        except Interrupted:
+            return make_error(request.id, ProtocolError(INTERNAL_ERROR, "it was cancelled"))
+        except Exception as bug:
+            self._report_bug(bug)
+            what = "this is a bug of Plait; standard error says where its traceback is"
+            return make_error(request.id, ProtocolError(INTERNAL_ERROR, what))
+
+    def _notice(self, message: Message) -> None:
+        params = message.get("params")
+        if message["method"] != "notifications/cancelled" or not isinstance(params, dict):
+            return  # `notifications/initialized`, and what nobody has to know here
+        with self._lock:
+            stop = self._stops.get(message_id({"id": params.get("requestId")}) or "")
+        if stop is not None:
+            stop.ask(CANCELLED)
+
+    # ── methods ──────────────────────────────────────────────────────────
+
+    def _initialize(self, request: Request) -> None:
+        if request.is_stateless:
+            raise ProtocolError(METHOD_NOT_FOUND, f"revision {STATELESS} has no initialize")
+        self._session = request.revision
+        self._client = request.mapping("capabilities")
+        result = {"protocolVersion": request.revision, "serverInfo": dict(SERVER), **self._about()}
+        self._outbox.send(make_response(request, result, is_cacheable=False))
+
+    def _discover(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        if not request.is_stateless:
+            what = f"server/discover belongs to revision {STATELESS}"
+            raise ProtocolError(METHOD_NOT_FOUND, what)
+        return {"supportedVersions": [STATELESS, *HANDSHAKES], **self._about()}
+
+    def _about(self) -> dict[str, Json]:
+        return {
+            "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+            "instructions": f"Tools and flows of the project {self._catalog.project}. A flow that takes "
+            "long returns a run id: call plait_run_wait with it. Runs are recorded; one that was "
+            "interrupted continues where it stopped.",
+        }
+
+    def _list_tools(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        _require_first_page(request)
+        return {"tools": self._calls.tools()}
+
+    def _call_tool(self, request: Request, stop: StopSignal) -> Mapping[str, Json]:
+        result: Mapping[str, Json] = self._calls.call(request, stop, self._progress_sender(request))
+        return result
+
+    def _list_prompts(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        from plait.mcp.prompts import list_prompts
+
+        _require_first_page(request)
+        return {"prompts": list_prompts(self._catalog)}
+
+    def _get_prompt(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        from plait.mcp.prompts import get_prompt
+
+        return get_prompt(self._catalog, request)
+
+    def _list_resources(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        from plait.mcp.resources import list_resources
+
+        _require_first_page(request)
+        return {"resources": list_resources(self._catalog)}
+
+    def _list_templates(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        from plait.mcp.resources import list_templates
+
+        _require_first_page(request)
+        return {"resourceTemplates": list_templates()}
+
+    def _read_resource(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        from plait.mcp.resources import read_resource
+
+        return read_resource(self._runs, request)
+
+    def _progress_sender(self, request: Request) -> OnProgress | None:
+        """Tells the client of each step and item that ends; None: it does not want that."""
+        token = request.progress_token
+        if token is None:
+            return None
+        sent = -1
+
+        def send(progress: Progress) -> None:
+            nonlocal sent
+            items, steps = progress.items or (0, 0), progress.steps
+            done, total = items[0] + steps[0], items[1] + steps[1]
+            if done <= sent:
+                return  # the protocol wants a number that grows
+            sent = done
+            shown = f"{done} of {total} steps or items of {progress.flow}"
+            params: dict[str, Json] = {"progressToken": token, "progress": done, "message": shown}
+            if total:
+                params["total"] = total
+            self._outbox.send(make_notification("notifications/progress", params), may_miss=True)
+
+        return send
+
+
+def _require_first_page(request: Request) -> None:
+    if request.params.get("cursor") is not None:
+        raise ProtocolError(INVALID_PARAMS, f"{request.method}: there is only one page")
