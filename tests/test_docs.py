@@ -2,7 +2,7 @@
 
     ```python     is executed; `>>>` examples and `# → result` comments are compared
     ```console    `$ command` lines run in a copy of examples/, their output is compared
-    ```yaml       is read by plait.core.documents
+    ```yaml       is read by plait.core.documents; one that begins with `# FILE.yaml` is that file from there on
     ```text       is not run; any other kind of block is refused, so that none goes unnoticed
 
 In expected output `…` stands for any characters of a line, and a line of `…` alone for any lines.
@@ -12,6 +12,7 @@ is only `$ cd FOLDER` leads all that follow it there.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import doctest
 import errno
@@ -27,6 +28,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -38,11 +40,13 @@ from plait.adapters.store.faults import to_journal_error
 from plait.app import api as app
 from plait.app import toolbox as app_toolbox
 from plait.cli import COMMANDS
+from plait.cli.arguments import Parser
 from plait.core import documents, errors
 from plait.core.errors import PlaitError, ShellRefusedError
 from plait.lang.analysis import names
 from plait.lang.analysis.names import detect_profile
 from plait.lang.check import check_document
+from plait.schema import all_forms, fields_by_spelling
 from plait.scope import computed
 from plait.scope.frames import ALIASES
 from plait.template import grammar, program, template
@@ -54,7 +58,10 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
 WITH_EXAMPLES = [ROOT / "README.md", EXAMPLES / "README.md", *sorted(DOCS.rglob("*.md"))]
-ALL = [*WITH_EXAMPLES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+ALL = [
+    *WITH_EXAMPLES,
+    *(ROOT / name for name in ("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
 WRITTEN_BY_A_RUN = {DOCS / "benchmarks.md"}
 COMMAND_TIMEOUT = 60
 
@@ -167,6 +174,8 @@ def problems(page: str, directory: Path) -> list[str]:
                 found += console_problems(block, reader)
             case "yaml":
                 found += yaml_problems(block)
+                if named := re.match(r"# ([\w./-]+\.yaml)\n", block.text):
+                    (reader.directory / named[1]).write_text(block.text, encoding="utf-8")
             case "text":
                 pass
             case other:
@@ -308,6 +317,7 @@ RIGHT = [
     "```console\n$ mkdir d\n$ cd d\n$ touch a\n```\n```python\nimport os\nos.listdir()  # → ['a']\n```",
     "```python\nx = [1,\n     2]\nx  # → [1, 2]\nprint(x)  # → [1, 2]\n```\n```python\n>>> x[0]\n1\n```",
     "```yaml\na: [1, 2]\n```",
+    "```yaml\n# d.yaml\na: 1\n```\n```console\n$ cat d.yaml\n# d.yaml\na: 1\n```",
     "```text\nanything\n```",
 ]
 
@@ -367,10 +377,17 @@ def test_every_page_is_reached_from_the_index(path: Path) -> None:
 
 
 @cache
-def options_of(command: str) -> frozenset[str]:
-    """The options that the command's own help names."""
-    helped = printed_by(f"plait {command} --help", Reader.at(ROOT))
-    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", helped.partition("options:")[2]))
+def options_of(command: str, *, hidden: bool = True) -> frozenset[str]:
+    """The long options of a command; without `hidden`, those that its help names."""
+    parser = Parser(command, "", examples=())
+    import_module(f"plait.cli.{command}").configure(parser)
+    return frozenset(
+        name
+        for action in parser._actions
+        if hidden or action.help != argparse.SUPPRESS
+        for name in action.option_strings
+        if name.startswith("--")
+    )
 
 
 def commands_in(page: str) -> Iterator[tuple[str, list[str]]]:
@@ -406,6 +423,56 @@ def test_an_invented_option_is_noticed() -> None:
     assert "--strikt" not in options_of("render")
 
 
+PATH_IN_PROSE = re.compile(r"(?:\.github|bench|docs|examples|src|tests)/[\w./-]+")
+PATTERNS = {"tests/data/providers/FAMILY/"}
+"""Paths with a part that the reader chooses."""
+OTHER_KEYS = {
+    # named on a page as `key: …`, and no field of a flow, a tool's header, a hook or a provider
+    "any_method", "input_data", "server",  # config of a tool
+    "flags",                               # a parameter of an example
+    "op",                                  # a condition
+    "keep_runs", "mcp_expose", "trust",    # .ai/plait.yaml
+    "date", "json",                        # a value that Plait computes
+    "authorization", "sh",                 # a header of HTTP, a message of the shell
+}  # fmt: skip
+
+
+def spans(page: str) -> list[str]:
+    return re.findall(r"`+([^`\n]+)`+", prose(page))
+
+
+def unknown_paths(page: str) -> list[str]:
+    named = [span for span in spans(page) if PATH_IN_PROSE.fullmatch(span)]
+    return [path for path in named if path not in PATTERNS and not (ROOT / path).exists()]
+
+
+def unknown_fields(page: str) -> list[str]:
+    known = {name for form in all_forms() for name in fields_by_spelling(form.name)}
+    named = [found[1] for span in spans(page) if (found := re.match(r"([a-z][a-z_]+):( |$)", span))]
+    return [name for name in named if name not in known | OTHER_KEYS]
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_every_path_and_every_field_in_the_text_exists(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert (unknown_paths(page), unknown_fields(page)) == ([], [])
+
+
+def test_an_invented_path_and_field_are_noticed() -> None:
+    page = "`docs/README.md` `tests/nowhere.py` `timeout: 5` `tiemout: 5` `on_faliure:`"
+    assert unknown_paths(page) == ["tests/nowhere.py"]
+    assert unknown_fields(page) == ["tiemout", "on_faliure"]
+
+
+def test_every_target_of_make_is_explained() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = re.findall(r"^make (\S+)", listed, re.MULTILINE)
+    rows = table((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "## Set up and run")
+    assert sorted(f"`make {target}`" for target in targets if target != "help") == sorted(
+        target for target, *_ in rows
+    )
+
+
 def page_of(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
@@ -426,7 +493,7 @@ def test_the_example_of_a_recording_calls_a_tool_by_the_name_under_which_it_is_o
 def test_the_page_of_the_command_line_lists_every_option(command: str) -> None:
     rows = table(page_of("cli.md"), f"## plait {command}")
     listed = {word for option, _ in rows for word in re.findall(r"--[a-z][a-z-]*", option)}
-    assert listed == options_of(command) - {"--help"}
+    assert listed == options_of(command, hidden=False) - {"--help", "--color"}
 
 
 # ── tables that repeat what the code says ────────────────────────────────────────────────────────
@@ -493,12 +560,12 @@ DEVIATIONS = [
     ("003",       ["`InputError`", "`missing-executor`", "exit code 2"]),
     ("003",       ["`function`, `mcp` and `flow`"]),
     ("001",       ["`PromptTemplateError`", "`missing_variables`"]),
-    ("000",       ["declared as required and not given ends the directive"]),
+    ("000",       ["a missing input that is required ends the directive"]),
     ("000",       ["a field that a hook does not have is refused"]),
     ("002",       ["below the project", "`allow: [outside_files]`"]),
     ("003",       ["`PYTHONPATH` of the user reaches a tool only if it `passes` it"]),
     ("003",       ["`LD_…`", "`PYTHON…`", "`NODE_OPTIONS`", "`--allow-env`"]),
-    ("000, 004",  ["left away where it is all of a header, an argument or a variable"]),
+    ("000, 004",  ["left out if it is the whole of a header, an argument or a variable"]),
     ("003",       ["the `stat` of its files"]),
     ("000, 003",  ["a circle is an error", "`config-cycle`"]),
 ]  # fmt: skip
@@ -697,15 +764,15 @@ def test_no_page_says_what_nobody_can_promise(path: Path) -> None:
     assert [word for word in NEVER_SAID if word in page] == []
 
 
-def test_each_guarantee_is_printed_with_what_shows_it_in_both_places() -> None:
-    short = table((ROOT / "README.md").read_text(encoding="utf-8"), "## Safety")
-    long = table(page_of("safety.md"), "## What is guaranteed")
-    assert [row[0].strip("*") for row in short] == [row[0] for row in long]
+def test_each_guarantee_names_the_tests_that_show_it() -> None:
+    rows = table(page_of("guarantees.md"), "## The table")
+    numbers = [int(row[0].strip("*G")) for row in rows]
+    assert numbers == sorted(set(numbers))
     targets = set(
         re.findall("^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    for number, _, shown_by in short:
-        assert re.search(r"\]\(tests/[a-z_/]+\.py\)", shown_by), number
+    for number, _, shown_by in rows:
+        assert re.search(r"\]\(\.\./tests/[a-z_/]+\.py\)", shown_by), number
         assert set(re.findall("`make ([a-z-]+)`", shown_by)) <= targets, number
 
 
@@ -731,7 +798,7 @@ def test_the_table_of_dependencies_is_the_one_of_the_package() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [re.split(r"[<>=~! ]", dependency)[0] for dependency in project["dependencies"]]
-    rows = table((ROOT / "README.md").read_text(encoding="utf-8"), "## Dependencies")
+    rows = table(page_of("install.md"), "## Dependencies")
     assert [code_in(row[0]) for row in rows] == wanted
 
 
@@ -766,11 +833,14 @@ def picture_maker() -> Any:
 
 
 def steady(rows: list[str]) -> list[str]:
-    """The lines of a run without its id, times and rates; items that run together come in any order."""
+    """The lines of a run without its id, times, rates and bars; items that run together come in any order."""
     found = re.search(r"run (\w{8})\b", "\n".join(rows))
     assert found, rows
     lines = (
-        re.sub(r"~?\d+:\d\d(?!:)|\S+/s(?!\S)", "", row.replace(found[1], "ID")) for row in rows
+        re.sub(
+            r"~?\d+:\d\d(?!:)|~\d+ s|\d+\.\d s|\S+/s(?!\S)|[█░]+", "", row.replace(found[1], "ID")
+        )
+        for row in rows
     )
     return sorted(" ".join(line.split()) for line in lines)
 

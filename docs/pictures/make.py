@@ -1,7 +1,7 @@
 """Record Plait in a terminal and draw it: `python docs/pictures/make.py`.
 
     check.svg   `plait check` and `plait explain` of the examples
-    run.svg     `plait run`, stopped in the middle, and `plait resume`
+    run.svg     `plait run` over 48 files, of which one fails; Ctrl-C; `plait resume`
 
 The commands run behind a pseudo-terminal, so the colours in the pictures are those
 that Plait prints.  Only the codes that Plait uses are understood: bold, dim, the
@@ -40,28 +40,29 @@ INK, PAPER, FRAME = "#d7dce2", "#15191f", "#222831"
 COLOURS = {31: "#ff7b72", 32: "#7ee787", 33: "#e3b341", 34: "#79c0ff", 35: "#d2a8ff", 36: "#76e3ea"}
 
 FLOW = """\
-name: lint
 map:
   input: src/*.py
-  max_parallel: 2
+  max_parallel: 4
   steps:
-    - name: lint
-      shell: ./lint ${item:path}
+    - shell: ./lint ${item:path}
 reduce:
-  - name: count
-    shell: echo ${map.successful} of ${map.total} files are fine
+  - shell: echo "${map.successful} of ${map.total} files are clean"
 """
-FILES = ("app", "cache", "cli", "io", "old", "parse", "store", "views")
-# Two of the files take as long as there is a file `hold`: the run is stopped while they are at
-# work.
-LINT = """\
+NAMES = """
+    api app args auth batch cache cli clock codec config core cron db diff dns env errors events
+    export files flags graph hash heap hooks http index io json keys legacy lexer lines lock main maps
+    mask merge model names net parse paths plan queue store views zip
+"""
+FILES = NAMES.split()
+# Their linter does not end while there is a file `hold`: the run is stopped while they run.
+HELD = ("lines", "lock", "main", "maps")
+LINT = f"""\
 #!/bin/sh
 case $1 in
-  */old.py) echo "$1:14: unexpected indent" >&2; exit 1 ;;
-  */parse.py | */store.py) while [ -e hold ]; do sleep 0.05; done ;;
+  */legacy.py) echo "$1:14: unexpected indent" >&2; exit 1 ;;
+  {" | ".join(f"*/{name}.py" for name in HELD)}) while [ -e hold ]; do sleep 0.05; done ;;
 esac
 """
-HELD = ("parse.py", "store.py")
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,11 @@ def shown(text: str) -> list[Cell]:
 def main() -> None:
     for name, label, lines in (
         ("check", "plait check and plait explain in a terminal", checked()),
-        ("run", "plait run in a terminal, stopped and resumed", stopped_and_resumed()),
+        (
+            "run",
+            "plait run over 48 files in a terminal: one fails, Ctrl-C, plait resume",
+            stopped_and_resumed(),
+        ),
     ):
         (HERE / f"{name}.svg").write_text(drawn(lines, label), encoding="utf-8")
 
@@ -155,33 +160,42 @@ def checked() -> list[list[Cell]]:
 
 
 def stopped_and_resumed() -> list[list[Cell]]:
-    """A run that is stopped while two items are at work, and goes on afterwards.
+    """The flow; its run until it is stopped while four items are running; the resumed run.
 
-    Of the first part: the screen at the moment of the Ctrl-C, and the lines that were printed after
-    it.
+    The first run is shown as the screen was at the moment of the Ctrl-C, with the lines that were
+    printed after it.
     """
     with TemporaryDirectory(prefix="plait-picture-") as folder:
         project = Path(folder, "lint")
         (project / "src").mkdir(parents=True)
-        (project / "flow.yaml").write_text(FLOW)
+        (project / "lint.yaml").write_text(FLOW)
         (project / "lint").write_text(LINT)
         (project / "lint").chmod(0o755)
         (project / "hold").touch()
         for name in FILES:
             (project / "src" / f"{name}.py").touch()
+        done = FILES.index(HELD[0])
 
         def is_half_way(screen: str) -> bool:
             return (
                 "○ reduce" in screen
-                and "5/8" in screen
-                and all(re.search(rf"{name} .* 0:0[1-9]", screen) for name in HELD)
+                and f"{done}/{len(FILES)}" in screen
+                and all(re.search(rf"{name}\.py .*[1-9]", screen) for name in HELD)
             )
 
         moment = Moment(is_half_way)
-        after = session(["run", "flow.yaml"], project, stop_at=moment)
+        after = session(["run", "lint.yaml"], project, stop_at=moment)
         said = [line for line in after if text_of(line).startswith(("stopping", "stopped"))]
         (project / "hold").unlink()
-        return [*moment.lines, shown("^C"), *said, [], *session(["resume"], project)]
+        file = [typed("cat lint.yaml"), *map(shown, FLOW.splitlines()), []]
+        return [*file, *moment.lines, shown("^C"), *said, [], *session(["resume"], project)]
+
+
+def typed(command: str) -> list[Cell]:
+    """A line with a prompt."""
+    screen = Screen()
+    screen.show(f"\x1b[32m$\x1b[0m {command}")
+    return screen.lines[0]
 
 
 @dataclass
@@ -202,8 +216,7 @@ def session(
     command: list[str], directory: Path, *, columns: int = NARROW, stop_at: Moment | None = None
 ) -> list[list[Cell]]:
     """What a terminal shows after a command."""
-    screen = Screen()
-    screen.show(f"\x1b[32m$\x1b[0m plait {' '.join(command)}\r\n")
+    screen = Screen([typed(f"plait {' '.join(command)}"), []], row=1)
     ours, theirs = pty.openpty()
     environment = {
         **os.environ,
