@@ -106,7 +106,7 @@ def test_every_dependency_has_a_lower_bound_and_a_reason_for_an_upper_one() -> N
     everything = requirements(*PROJECT["optional-dependencies"])
     for one in everything:
         operators = {part.operator for part in one.specifier}
-        assert one.name == "plait" or ">=" in operators, one
+        assert one.name == PROJECT["name"] or ">=" in operators, one
         for part in one.specifier:
             if part.operator != ">=":
                 written = rf'"{re.escape(str(one.name))}>=[^"]*{re.escape(str(part))}[^"]*",\s+#.*{re.escape(str(part))}: \S'
@@ -145,6 +145,14 @@ def test_make_check_and_so_ci_runs_the_tests_on_every_interpreter() -> None:
     )
     assert "tests/interpreters.py" in printed.stdout
     assert re.search(r"\bmake .*\bcheck$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("target", "installed"), [("demo", "."), ("test", "'.[dev]'")])
+def test_only_the_tests_install_the_tools_of_the_tests(target: str, installed: str) -> None:
+    printed = subprocess.run(
+        ["make", "-n", target, "VENV=nowhere"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert re.findall(r"install .*--editable (\S+)", printed.stdout) == [installed]
 
 
 def test_a_bound_that_was_not_tried_is_reported() -> None:

@@ -30,12 +30,14 @@ RANK = {
     "adapters": 8,
     "views": 8,
     "app": 9,
-    "cli": 10,
-    "__main__": 11,
+    "mcp": 10,  # a server beside the commands, which `plait mcp` starts
+    "lsp": 10,
+    "cli": 11,
+    "__main__": 12,
 }
-ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "cli", "__main__")}
+ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "mcp", "cli", "__main__")}
 """Who alone may import a package."""
-WITHOUT_CYCLES = ("core", "template", "scope", "tools", "tool_api", "schema", "lang")
+WITHOUT_CYCLES = ("core", "template", "scope", "tools", "tool_api", "schema", "lang", "lsp")
 """Packages whose modules import each other in one direction only, for type checkers too."""
 LAZY = {("template/template.py", "template/codegen.py")}
 """Only templates that are rendered often load the code generator, which reads templates."""

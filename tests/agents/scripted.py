@@ -19,6 +19,7 @@ from plait.agents.tool_access import make_offer, wire_name
 from plait.core.errors import InputError
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
+from plait.program.ports import OnOutput
 from plait.tools.call import ToolResult
 from program.fakes import FakeServices
 
@@ -113,6 +114,7 @@ class ToolServices(FakeServices):
         params: Mapping[str, Json],
         *,
         timeout: float | None,  # noqa: ARG002
+        on_output: OnOutput | None = None,  # noqa: ARG002
     ) -> ToolResult:
         with self._lock:
             self.calls.append((tool_id, dict(params)))

@@ -203,6 +203,10 @@ PARAMS = [
     (["-p", "week=46", "-p", "name="],                         {"week": 46, "name": ""}),
     (["-p", "week:=46"],                                       {"week": 46, "name": "Ada"}),
     (["--params", '{"week": 1}', "-p", "week=2"],              {"week": 2, "name": "Ada"}),
+    (["-i", "week=46", "--input", "name=x"],                   {"week": 46, "name": "x"}),
+    (["-i", "@p.json"],                                        {"week": 5, "name": "file"}),
+    (["-i", "week=7", "-i", "@p.json"],                        {"week": 7, "name": "file"}),
+    (["-i", "week:=7", "-i", "@p.yaml"],                       {"week": 7, "name": "yaml"}),
     (["--params-file", "p.json"],                              {"week": 5, "name": "file"}),
     (["--params-file", "p.json", "--params", '{"week": 6}'],   {"week": 6, "name": "file"}),
 ]  # fmt: skip
@@ -213,6 +217,7 @@ def test_parameters_are_typed_by_the_schema_and_the_nearest_wins(
     arguments: list[str], given: object, trusted: Path, capsys: Capsys
 ) -> None:
     (trusted / "p.json").write_text('{"week": 5, "name": "file"}')
+    (trusted / "p.yaml").write_text("week: 5\nname: yaml\n")
     assert main(["call", "team/report", *arguments]) == 0
     assert json.loads(capsys.readouterr().out) == given
 
@@ -226,7 +231,7 @@ def test_without_a_schema_a_parameter_is_text(trusted: Path, capsys: Capsys) -> 
 @pytest.mark.usefixtures("trusted")
 def test_parameters_come_from_standard_input_when_that_is_said() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "plait", "call", "team/report", "--params-file", "-"],
+        [sys.executable, "-m", "plait", "call", "team/report", "-i", "@-"],
         input=b'{"week": 9}', capture_output=True, timeout=60,
     )  # fmt: skip
     assert json.loads(done.stdout) == {"week": 9, "name": "Ada"}
@@ -235,9 +240,9 @@ def test_parameters_come_from_standard_input_when_that_is_said() -> None:
 BAD = [
     # arguments                             exit  what is said
     ([],                                    2,    "plait call: TOOL is missing\nfix: see plait call --help\n"),
-    (["team/report", "-p", SECRET],         2,    "-p needs KEY=VALUE\nfix: for example -p week=46\n"),
-    (["team/report", "-p", f"week={SECRET}"], 2,  "the tool's schema asks for another value of 'week' than text\nfix: write it as JSON: -p week=46\n"),
-    (["team/report", "-p", "a=1", "-p", "a=2"], 2, "-p gives 'a' twice\nfix: give a list with --params\n"),
+    (["team/report", "-p", SECRET],         2,    "-i needs KEY=VALUE, KEY:=JSON or @FILE\nfix: for example -i folder=src\n"),
+    (["team/report", "-i", "a=1", "-p", "a=2"], 2, "-i gives 'a' twice\nfix: give a list as JSON: -i a:='[1, 2]'\n"),
+    (["team/report", "-i", "@nowhere.json"], 2,   "nowhere.json: this file cannot be read: No such file or directory\nfix: check the path\n"),
     (["team/report", "--params", f'["{SECRET}"]'], 2, "--params: this must be a map of names\nfix: for example {\"name\": \"world\"}\n"),
     (["team/report", "--project", "nowhere"], 2,  "nowhere: there is no such folder\nfix: check --project\n"),
     (["../x"],                              2,    "'../x' is not a tool id\n"),
@@ -259,18 +264,23 @@ def test_bad_input_is_refused_before_anything_runs(
 
 
 @pytest.mark.usefixtures("trusted")
-def test_all_violations_of_a_schema_are_reported_at_once_and_no_value_is_quoted(
-    capsys: Capsys,
+def test_all_violations_of_a_schema_are_reported_at_once_with_the_given_value_and_the_nearest_name(
+    project: Path, capsys: Capsys
 ) -> None:
-    params = json.dumps({"week": SECRET, "name": 1, "wek": SECRET})
-    assert main(["call", "team/report", "--params", params]) == 2
+    given = ["-i", "week=46a", "-i", "name:=1", "-i", f"wek={SECRET}"]
+    assert main(["call", "team/report", *given]) == 2
     said = capsys.readouterr().err
-    assert [
-        part
-        for part in ("week: must be integer", "name: must be string", "'wek' is not a parameter")
-        if part not in said
-    ] == []
-    assert SECRET not in said
+    place, see = f"{project}/.ai/tools/team/report.py", "look at 'plait tools show team/report'"
+    assert sorted(said.splitlines()) == sorted(
+        [
+            f"{place}: 'team/report': week: must be integer, got \"46a\"",
+            f"fix: {see} for its parameters",
+            f"{place}: 'team/report': name: must be string, got 1",
+            f"fix: {see} for its parameters",
+            f"{place}: 'team/report': 'wek' is not a parameter",
+            f"fix: did you mean 'week'? {see} for its parameters",
+        ]
+    )
 
 
 @pytest.mark.usefixtures("trusted")

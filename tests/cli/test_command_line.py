@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
+import re
+import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from plait import __version__ as plait_version
 from plait.cli import COMMANDS, main, run_to_exit_code
+from plait.cli.commit import find_commit
+from plait.cli.values import HIDDEN
 from plait.core.errors import InternalError, ProcessError
 
 Capsys = pytest.CaptureFixture[str]
@@ -67,14 +74,91 @@ def test_version_loads_neither_argparse_nor_yaml_nor_the_engine() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
     ).stdout
-    assert printed.splitlines() == [f"plait {__import__('plait').__version__}", "[]"]
+    version, loaded = printed.splitlines()
+    assert re.fullmatch(rf"plait {re.escape(plait_version)}( \([0-9a-f]{{12}}\))?", version)
+    assert loaded == "[]"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    names = {
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a",
+    }
+    plain = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1", **names}
+    asked = subprocess.run(["git", *arguments], cwd=folder, env=plain, capture_output=True, text=True, check=True)  # fmt: skip
+    return asked.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    (folder / "src" / "plait").mkdir(parents=True)
+    (folder / "hatch_build.py").touch()
+    git(folder, "init", "-q", "-b", "feature/a")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "one")
+    return folder
+
+
+@pytest.mark.parametrize("after", [[], ["pack-refs", "--all"], ["checkout", "-q", "--detach"]])
+def test_the_commit_of_a_checkout_is_the_one_that_git_names(
+    after: list[str], checkout: Path
+) -> None:
+    git(checkout, *(after or ["status"]))
+    assert find_commit(f"{checkout}/src/plait") == git(checkout, "rev-parse", "HEAD")[:12]
+
+
+def test_the_commit_of_a_worktree_is_its_own(checkout: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    git(checkout, "worktree", "add", "-q", "-b", "b", str(other))
+    git(other, "commit", "-q", "--allow-empty", "-m", "two")
+    (other / "src" / "plait").mkdir(parents=True)
+    (other / "hatch_build.py").touch()
+    assert find_commit(f"{other}/src/plait") == git(other, "rev-parse", "HEAD")[:12]
+    assert find_commit(f"{checkout}/src/plait") == git(checkout, "rev-parse", "HEAD")[:12]
+
+
+def test_a_wheel_of_a_development_build_has_its_commit_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "commit.txt").write_text("0123456789ab, changed\n")
+    assert find_commit(str(tmp_path)) == "0123456789ab, changed"
+
+
+def leave_foreign_repository(checkout: Path) -> None:
+    (checkout / "hatch_build.py").unlink()  # then it is the repository of somebody else
+
+
+def remove_git(checkout: Path) -> None:
+    shutil.rmtree(checkout / ".git")
+
+
+def cut_git(checkout: Path) -> None:
+    shutil.rmtree(checkout / ".git" / "refs")
+
+
+def write_bytes(checkout: Path) -> None:
+    (checkout / ".git" / "HEAD").write_bytes(b"\xff\xfe")
+
+
+def empty(checkout: Path) -> None:
+    git(checkout, "checkout", "-q", "--orphan", "new")
+
+
+@pytest.mark.parametrize(
+    "change", [leave_foreign_repository, remove_git, cut_git, write_bytes, empty]
+)
+def test_a_commit_that_is_not_known_is_not_shown(
+    change: Callable[[Path], None], checkout: Path
+) -> None:
+    change(checkout)
+    assert find_commit(f"{checkout}/src/plait") == ""
 
 
 def test_plait_alone_shows_five_lines_and_where_to_begin(capsys: Capsys) -> None:
     assert main([]) == 0
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) == 5
-    assert "Begin:   plait render 'Hello ${name}'" in printed
+    assert "Begin:   plait new workflow hello" in printed
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -94,12 +178,16 @@ def test_help_lists_every_command(capsys: Capsys) -> None:
 
 
 SUGGESTIONS = [
-    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, worktrees, render, sh, explain, graph, check, init, call, tools, sign, verify, keys, trust, schema\n"),
+    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, worktrees, render, sh, explain, graph, check, init, new, call, tools, sign, verify, keys, trust, mcp, lsp, schema, doctor, completion\n"),
     (["--versoin"],                       "there is no option '--versoin'\nfix: did you mean '--version'? options: --help, --version\n"),
     (["render"],                          "plait render: TEXT is missing\nfix: give a template, - for standard input, or --cases\n"),
+    (["call", "--hlep"],                  "plait call has no option --hlep\nfix: did you mean --help? options: --help, --color, --input, --project, --locked, --dry-run, --trust, --timeout, --allow-env, --json; a text that starts with '-' is written after '--'\n"),
     (["sh"],                              "plait sh: TEMPLATE is missing\nfix: see plait sh --help\n"),
     (["render", "x", "--values"],         "plait render: --values needs a value\nfix: see plait render --help\n"),
     (["render", "x", "--json=1"],         "plait render: --json takes no value\nfix: see plait render --help\n"),
+    (["run", "flow.yaml", "version=2"],   "plait run: more arguments than it takes\nfix: a value is given with -i: -i version=…\n"),
+    (["run", "--hlep"],                   "plait run has no option --hlep\nfix: did you mean --help? options: --help, --color, --input, --strict, --profile, --dry-run, --prompt-only, --trust, --backend, --max-parallel, --keep-going, --json, --quiet, --verbose, --project; a text that starts with '-' is written after '--'\n"),
+    (["check", "x", "--color", "blue"],   "--color must be auto, always or never, not 'blue'\nfix: for example --color never\n"),
     (["render", "x", "y"],                "plait render: more arguments than it takes\nfix: quote a text with blanks: '…'\n"),
     (["render", "x", "--profile", "wrokflow"], "there is no profile 'wrokflow'\nfix: did you mean 'workflow'? profiles: prompt, directive, graph, workflow, config\n"),
     (["render", "x", "--sink", "jsn"],    "there is no sink 'jsn'\nfix: did you mean 'json'? sinks: value, text, argv, shell, json, url, header, env\n"),
@@ -324,6 +412,92 @@ def test_errors_are_coloured_on_a_terminal_and_plain_everywhere_else() -> None:
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_person_can_switch_colour_off(environ: dict[str, str]) -> None:
     assert on_a_terminal(*WRONG, **environ).encode() == plait(*WRONG).stderr
+
+
+FORCED: list[tuple[list[str], dict[str, str], bool]] = [
+    # options                 environment                             coloured in a pipe
+    ([],                      {},                                     False),
+    ([],                      {"FORCE_COLOR": "1"},                   True),
+    ([],                      {"FORCE_COLOR": ""},                    False),
+    ([],                      {"FORCE_COLOR": "1", "NO_COLOR": "1"},  False),
+    (["--color", "always"],   {"NO_COLOR": "1"},                      True),
+    (["--color=never"],       {"FORCE_COLOR": "1"},                   False),
+    (["--color", "auto"],     {"FORCE_COLOR": "1"},                   True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "environ", "coloured"), FORCED)
+def test_a_person_decides_over_colour_in_a_pipe(
+    options: list[str], environ: dict[str, str], coloured: bool
+) -> None:
+    assert (b"\x1b[31m" in plait(*WRONG, *options, stdin=b"", **environ).stderr) is coloured
+
+
+def test_a_person_can_switch_colour_off_with_an_option() -> None:
+    assert on_a_terminal(*WRONG, "--color", "never").encode() == plait(*WRONG).stderr
+
+
+def test_the_colour_of_one_command_is_not_that_of_the_next(capsys: Capsys) -> None:
+    assert main([*WRONG, "--color", "always"]) == 2
+    assert "\x1b[31m" in capsys.readouterr().err
+    assert main(WRONG) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# ── one way to pass values ───────────────────────────────────────────────
+
+HELLO = 'steps: [{shell: "echo ${n}"}]\nparameters: {n: any}\n'
+QUERIED = '{"values":[[1]],"paths":["$"],"complete":true}\n'
+WAYS = [
+    # command                                   options                                   printed
+    (["render", "${n}"],                        ["-i", "n=1.10"],                         "1.10\n"),
+    (["render", "${n}"],                        ["-i", "n:=[1, 2]"],                      "[1,2]\n"),
+    (["render", "${n}"],                        ["-i", "@v.json"],                        "7\n"),
+    (["render", "${n}"],                        ["-i", "@v.yaml"],                        "8\n"),
+    (["render", "${n}"],                        ["-i", "n=9", "-i", "@v.json"],           "9\n"),
+    (["render", "${n}"],                        ["-i", "@v.json", "-i", "@v.yaml"],       "8\n"),
+    (["render", "${n}"],                        ["--values-file", "v.json"],              "7\n"),
+    (["render", "${n}"],                        ["--values", '{"n": 7}'],                 "7\n"),
+    (["render", "${n}"],                        ["-i", "n=hush", "--secret", "n"],        "***\n"),
+    (["sh", "echo ${n}", "--show"],             ["-i", "n=a b"],                          "echo 'a b'\n# (shown quoted; values are passed, never pasted)\n"),
+    (["sh", "echo ${n}", "-n"],                 ["-i", "@v.json"],                        "echo 7\n# (shown quoted; values are passed, never pasted)\n"),
+    (["run", "f.yaml", "-n"],                   ["-i", "n=a b"],                          "steps/0   shell   echo 'a b'\n"),
+    (["run", "f.yaml", "--dry-run"],            ["-i", "@v.json"],                        "steps/0   shell   echo 7\n"),
+    (["run", "f.yaml", "--dry-run"],            ["--inputs", "v.yaml"],                   "steps/0   shell   echo 8\n"),
+    (["call", "core/json/query"],               ["-i", "query=$", "-i", "data:=[1]"],     QUERIED),
+    (["call", "core/json/query"],               ["-p", "query=$", "--param", "data:=[1]"], QUERIED),
+    (["call", "core/json/query"],               ["--params", '{"query": "$", "data": [1]}'], QUERIED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "options", "printed"), WAYS)
+def test_a_value_is_given_in_the_same_way_to_each_command(
+    command: list[str],
+    options: list[str],
+    printed: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capsys,
+) -> None:
+    (home / "f.yaml").write_text(HELLO)
+    (home / "v.json").write_text('{"n": 7}')
+    (home / "v.yaml").write_text("n: 8\n")
+    monkeypatch.chdir(home)
+    assert main([*command, *options]) == 0
+    said = capsys.readouterr().out
+    assert said == printed
+
+
+@pytest.mark.parametrize("command", ["run", "call", "render", "sh", "explain", "chat", "resume"])
+def test_the_help_names_one_way_to_give_a_value(command: str, capsys: Capsys) -> None:
+    assert main(["help", command]) == 0
+    printed = capsys.readouterr().out
+    assert "--input KEY=VALUE" in printed
+    assert not re.search(r"--(values|values-file|inputs|params|params-file|param)\b(?!-)", printed)
+
+
+def test_a_hidden_option_is_what_argparse_leaves_out() -> None:
+    assert HIDDEN == argparse.SUPPRESS
 
 
 def test_what_a_template_says_cannot_drive_the_terminal() -> None:

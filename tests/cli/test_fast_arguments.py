@@ -18,6 +18,7 @@ PLAIN = [
     ["team/report", "--params", "{}"],
     ["--params", "{}", "team/report", "--json"],
     ["team/report", "-p", "a=1", "--param", "b=2", "-p", "c=3"],
+    ["team/report", "-i", "a=1", "-p", "b=2", "--input", "@f", "-n", "--color", "never"],
     ["team/report", "--project", "/tmp", "--timeout", "5", "--dry-run", "--trust"],
     ["team/report", "--params", "1", "--params", "2"],
     ["", "--params", ""],
@@ -56,6 +57,7 @@ WORDS = [
 
 OF_COMMANDS = [
     ("run", ["flow.yaml", "-i", "a=1", "--input", "b=2", "--dry-run"]),
+    ("run", ["flow.yaml", "-n", "-j", "3", "-k", "-q"]),
     ("resume", []),
     ("resume", ["7f3a", "--accept-changes"]),
     ("show", ["--json"]),
@@ -116,4 +118,4 @@ def test_two_readings_share_nothing() -> None:
     second = form.read(["t"])
     assert first is not None
     assert second is not None
-    assert (first.param, second.param) == (["a=1"], [])
+    assert (first.input, second.input) == (["a=1"], [])

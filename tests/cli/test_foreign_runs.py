@@ -99,13 +99,18 @@ EVERY_COMMAND: dict[str, list[tuple[str, int]]] = {
     "graph":     [("--run RUN", 3), ("--run OUTSIDE", 3), ("mine.yaml --run RUN", 0)],
     "check":     [("mine.yaml", 0)],
     "init":      [("new", 0)],
+    "new":       [("", 0), ("workflow", 0)],
     "call":      [("nothing", 2)],
     "tools":     [("", 0)],
     "sign":      [("", 2)],
     "verify":    [("", 0)],
     "keys":      [("", 0)],
     "trust":     [("", 0), ("run OUTSIDE", 3)],
+    "mcp":       [("list", 0), ("list --json", 0), ("config", 0)],
+    "lsp":       [("--nothing", 2)],
     "schema":    [("workflow", 0)],
+    "doctor":    [("", 0), ("--json", 0)],
+    "completion": [("bash", 0)],
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def test_a_new_project_says_what_it_made_and_what_to_type_next(here: Path, capsy
         "  cd first\n"
         "  plait run hello.yaml\n"
         "  plait check hello.yaml\n"
-        "  plait call hello -p name=Ada\n"
+        "  plait call hello -i name=Ada\n"
         "  plait tools show hello\n",
         "",
     )

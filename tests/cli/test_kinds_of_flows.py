@@ -193,12 +193,12 @@ def test_an_agent_in_plain_lines_is_one_line_for_each_turn_and_call() -> None:
     assert plain([*AGENT, *AGENT_END], Ended(value={"output": "It is fine."})) == [
         "review: run 7f3a, /p/review.md",
         "agent: started",
-        "agent: turn 1: done, 0:04, 4.1k tokens, $0.02",
-        f"agent: {READ}: done, 0:01",
-        "agent: core/file/write: refused, 0:00",
-        "agent: turn 2: done, 0:03, 900 tokens, $0.004",
-        "agent: done, 2 turns, 5.0k tokens, $0.02, 0:08",
-        "✓ done in 0:08   2 turns, 5.0k tokens, $0.02",
+        "agent: turn 1: done, 4.0 s, 4.1k tokens, $0.02",
+        f"agent: {READ}: done, 1.0 s",
+        "agent: core/file/write: refused, 0.0 s",
+        "agent: turn 2: done, 3.0 s, 900 tokens, $0.004",
+        "agent: done, 2 turns, 5.0k tokens, $0.02, 8.0 s",
+        "✓ finished in 8.0 s   2 turns, 5.0k tokens, $0.02",
         "  It is fine.",
         "  look at it   plait show 7f3a   plait logs 7f3a",
     ]
@@ -209,15 +209,15 @@ def test_a_graph_in_plain_lines_is_node_after_node_with_the_edge_that_was_taken(
     assert lines[1:] == [
         "nodes: started",
         "nodes: look: started",
-        "nodes: look: done, 0:01 → sort",
-        "nodes: sort: done, 0:00 → draft",
+        "nodes: look: done, 1.0 s → sort",
+        "nodes: sort: done, 0.0 s → draft",
         "nodes: draft: started",
         "✗ draft   exit 2  no",
-        "nodes: draft: failed (exit 2), 0:01",
-        "nodes: sort@2: done, 0:00 → done",
-        "nodes: done: done, 0:00",
-        "nodes: done, 5 visits, 1 failed, 0:02",
-        "✓ done in 0:02   5 visits, 1 failed and the run went on",
+        "nodes: draft: failed (exit 2), 1.0 s",
+        "nodes: sort@2: done, 0.0 s → done",
+        "nodes: done: done, 0.0 s",
+        "nodes: finished, 5 visits, 1 failed, 2.0 s",
+        "! finished in 2.0 s   5 visits, 1 failed and the run went on",
         '  {"n":3}',
         "  ✗ draft   exit 2",
         "      no",
@@ -229,13 +229,13 @@ def test_an_ensemble_in_plain_lines_is_its_tasks_and_what_their_agents_do() -> N
     assert plain([*ENSEMBLE, *ENSEMBLE_END])[1:] == [
         "tasks: started",
         "tasks: facts: started",
-        "tasks: facts: done, 0:01",
+        "tasks: facts: done, 1.0 s",
         "tasks: text: started",
-        "tasks: text: turn 1: done, 0:01, 50 tokens",
-        f"tasks: text: {READ}: failed (exit), 0:01",
-        "tasks: text: done, 0:03, 1 turn, 50 tokens",
-        "tasks: edit: done, 0:03",
-        "tasks: done, 3 tasks, 0:04",
+        "tasks: text: turn 1: done, 1.0 s, 50 tokens",
+        f"tasks: text: {READ}: failed (exit), 1.0 s",
+        "tasks: text: done, 3.0 s, 1 turn, 50 tokens",
+        "tasks: edit: done, 3.0 s",
+        "tasks: done, 3 tasks, 4.0 s",
     ]
 
 
@@ -317,12 +317,12 @@ def test_the_last_object_says_what_models_took() -> None:
 
 def test_the_picture_of_an_agent() -> None:
     assert drawn(AGENT, 7.0, 60) == [
-        "● review  run 7f3a                                     0:07",
-        "  ● agent  turn 2, 4.1k tokens, $0.02                  0:07",
-        "    ✓ turn 1   4.1k tokens, $0.02                      0:04",
-        f"    ✓ {READ}                   0:01",
-        "    ✗ core/file/write   refused                        0:00",
-        "      turn 2   It is fine                              0:02",
+        "● review  run 7f3a                                    7.0 s",
+        "  ● agent  turn 2, 4.1k tokens, $0.02                 7.0 s",
+        "    ✓ turn 1   4.1k tokens, $0.02                     4.0 s",
+        f"    ✓ {READ}                  1.0 s",
+        "    ✗ core/file/write   refused                       0.0 s",
+        "      turn 2   It is fine                             2.0 s",
     ]
 
 
@@ -347,13 +347,13 @@ def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
     turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Succeeded(said), 4.0, used=used)
     story = [*AGENT[:3], (4.0, turn), *AGENT_END[1:]]
     assert [line for line in plain(story, Ended()) if "tokens" in line] == [
-        "agent: turn 1: done, 0:04, about 4.1k tokens",
-        "agent: done, 1 turn, about 4.1k tokens, 0:08",
-        "✓ done in 0:08   1 turn, about 4.1k tokens",
+        "agent: turn 1: done, 4.0 s, about 4.1k tokens",
+        "agent: done, 1 turn, about 4.1k tokens, 8.0 s",
+        "✓ finished in 8.0 s   1 turn, about 4.1k tokens",
     ]
-    assert logged(story)[0] == "── agent/turn:1   review › turn 1   about 4.1k tokens   0:04"
+    assert logged(story)[0] == "── agent/turn:1   review › turn 1   about 4.1k tokens   4.0 s"
     assert [line.split() for line in shown(story) if "turn 1" in line] == [
-        ["turn", "1", "~4.1k", "~10", "—", "0:04"]
+        ["turn", "1", "~4.1k", "~10", "—", "4.0", "s"]
     ]
     assert replay_events(stamped(story)).usage.record() == {
         "turns": 1,
@@ -365,20 +365,20 @@ def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
 
 def test_the_picture_of_an_ensemble_shows_its_tasks_with_their_state() -> None:
     assert drawn(ENSEMBLE, 3.0, 80) == [
-        "● review  run 7f3a                                                         0:03",
-        "  ● tasks  1 of 3 tasks   1 turn, 50 tokens                                0:03",
-        "    ✓ facts                                                                0:01",
-        f"      text   agent  turn 1, 50 tokens   {READ}     0:02",
+        "● review  run 7f3a                                                        3.0 s",
+        "  ● tasks  1 of 3 tasks   1 turn, 50 tokens                               3.0 s",
+        "    ✓ facts                                                               1.0 s",
+        f"      text   agent  turn 1, 50 tokens   {READ}    2.0 s",
     ]
 
 
 def test_the_picture_of_a_graph_shows_the_way() -> None:
     assert [line.split() for line in drawn(GRAPH, 2.0)][2:] == [
-        ["✓", "look", "→", "sort", "0:01"],
-        ["✓", "sort", "→", "draft", "0:00"],
-        ["✗", "draft", "failed", "(exit", "2)", "0:01"],
-        ["✓", "sort@2", "→", "done", "0:00"],
-        ["✓", "done", "0:00"],
+        ["✓", "look", "→", "sort", "1.0", "s"],
+        ["✓", "sort", "→", "draft", "0.0", "s"],
+        ["✗", "draft", "failed", "(exit", "2)", "1.0", "s"],
+        ["✓", "sort@2", "→", "done", "0.0", "s"],
+        ["✓", "done", "0.0", "s"],
     ]
 
 
@@ -394,12 +394,12 @@ def test_a_low_terminal_shows_the_newest(height: int) -> None:
 
 def test_show_has_a_table_of_turns_calls_and_cost() -> None:
     assert shown([*AGENT, *AGENT_END])[2:] == [
-        "  ✓ agent   done, 2 turns, 5.0k tokens, $0.02, 0:08",
+        "  ✓ agent   done, 2 turns, 5.0k tokens, $0.02, 8.0 s",
         "      TURN                                 IN     OUT   COST     TIME",
-        "      turn 1                               4.1k   10    $0.02    0:04",
-        f"        ✓ {READ}                         0:01",
-        "        ✗ core/file/write   refused                              0:00",
-        "      turn 2                               890    10    $0.004   0:03",
+        "      turn 1                               4.1k   10    $0.02    4.0 s",
+        f"        ✓ {READ}                         1.0 s",
+        "        ✗ core/file/write   refused                              0.0 s",
+        "      turn 2                               890    10    $0.004   3.0 s",
         "      2 turns, 5.0k tokens, $0.02, 2 calls",
     ]
 
@@ -416,8 +416,8 @@ NOT_ANSWERED: Story = [
 
 def test_show_says_why_a_model_did_not_answer() -> None:
     assert shown(NOT_ANSWERED)[6:] == [
-        "        ✗ core/file/write   refused                             0:00",
-        "      turn 2   refused                     —      —     —       0:03",
+        "        ✗ core/file/write   refused                             0.0 s",
+        "      turn 2   refused                     —      —     —       3.0 s",
         f"          {REFUSED}",
         "      1 turn, 4.1k tokens, $0.02, 2 calls",
         "  look at it   plait logs 7f3a 'turn 2'",
@@ -427,13 +427,13 @@ def test_show_says_why_a_model_did_not_answer() -> None:
 
 def test_show_has_the_way_through_a_graph() -> None:
     assert shown(GRAPH)[2:] == [
-        "  ✓ nodes   done, 5 visits, 1 failed, 0:02",
-        "      ✓ look → sort   0:01",
-        "      ✓ sort → draft   0:00",
-        "      ✗ draft   failed (exit 2)   0:01",
+        "  ! nodes   finished, 5 visits, 1 failed, 2.0 s",
+        "      ✓ look → sort   1.0 s",
+        "      ✓ sort → draft   0.0 s",
+        "      ✗ draft   failed (exit 2)   1.0 s",
         "          no",
-        "      ✓ sort@2 → done   0:00",
-        "      ✓ done   0:00",
+        "      ✓ sort@2 → done   0.0 s",
+        "      ✓ done   0.0 s",
         "  look at it   plait logs 7f3a draft",
     ]
 
@@ -441,10 +441,10 @@ def test_show_has_the_way_through_a_graph() -> None:
 def test_show_has_a_table_of_tasks() -> None:
     assert shown([*ENSEMBLE, *ENSEMBLE_END])[3:] == [
         "      TASK         STATE            BY       TURNS   TOKENS   COST    TIME",
-        "      ✓ facts      done             —        —       —        —       0:01",
-        "      ✓ text       done             Writer   2       120      $0.50   0:03",
-        "      ✓ edit       done, 2 rounds   —        —       —        —       0:03",
-        "          polish                    Writer   2       120      $0.50   0:02",
+        "      ✓ facts      done             —        —       —        —       1.0 s",
+        "      ✓ text       done             Writer   2       120      $0.50   3.0 s",
+        "      ✓ edit       done, 2 rounds   —        —       —        —       3.0 s",
+        "          polish                    Writer   2       120      $0.50   2.0 s",
         "  usage   1 turn, 50 tokens",
     ]
 
@@ -480,16 +480,16 @@ def test_show_for_programs_says_the_same() -> None:
 
 def test_logs_of_an_agent_are_a_conversation() -> None:
     assert logged([*AGENT, *AGENT_END]) == [
-        "── agent/turn:1   review › turn 1   4.1k tokens, $0.02   0:04",
+        "── agent/turn:1   review › turn 1   4.1k tokens, $0.02   4.0 s",
         "user:",
         "  Look!",
         "model:",
         "  I look.",
-        f"── agent/turn:1.call:1   review › {READ}   done   0:01",
+        f"── agent/turn:1.call:1   review › {READ}   done   1.0 s",
         "x = 1",
-        "── agent/turn:1.call:2   review › core/file/write   refused   0:00",
+        "── agent/turn:1.call:2   review › core/file/write   refused   0.0 s",
         "refused: no",
-        "── agent/turn:2   review › turn 2   900 tokens, $0.004   0:03",
+        "── agent/turn:2   review › turn 2   900 tokens, $0.004   3.0 s",
         "It is fine.",
     ]
 
@@ -511,22 +511,22 @@ def test_logs_say_why_a_model_did_not_answer_and_what_came_of_it(
 ) -> None:
     failed = Failed(Failure("no use", "bad_answer", output=kept, path="agent/turn:1"))
     [head, *said] = logged([*AGENT[:3], (4.0, over("agent/turn:1", "turn", "turn 1", failed))])
-    assert (head, said) == ("── agent/turn:1   review › turn 1   bad_answer   0:01", words)
+    assert (head, said) == ("── agent/turn:1   review › turn 1   bad_answer   1.0 s", words)
 
 
 def test_logs_of_a_graph_are_what_its_nodes_assigned_and_gave() -> None:
     assert logged(GRAPH) == [
-        "── nodes/look   triage › look   done → sort   0:01",
+        "── nodes/look   triage › look   done → sort   1.0 s",
         "n = 3",
-        "── nodes/draft   triage › draft   exit 2   0:01",
+        "── nodes/draft   triage › draft   exit 2   1.0 s",
         "exit code 2: no",
-        "── nodes/done   triage › done   done   0:00",
+        "── nodes/done   triage › done   done   0.0 s",
         '{"n":3}',
     ]
 
 
 def test_logs_of_an_ensemble_have_what_its_tools_gave() -> None:
-    assert logged(ENSEMBLE[:4]) == ["── tasks/task:facts   report › facts   done   0:01", "facts"]
+    assert logged(ENSEMBLE[:4]) == ["── tasks/task:facts   report › facts   done   1.0 s", "facts"]
 
 
 # ── as a user ────────────────────────────────────────────────────────────

@@ -122,7 +122,7 @@ def test_a_tool_in_full_is_its_chain_and_its_parameters(trusted: Path, capsys: C
         "checks     space ok, i/o ok, versions ok\n"
         "parameters week   integer, needed         Which week\n"
         '           name   string, default "Ada"   Whose report\n'
-        "call       plait call team/report -p week=…\n"
+        "call       plait call team/report -i week=…\n"
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from crash.scene import finished_steps
+from plait.engine.live_output import FILE as LIVE_OUTPUT
 
 MADE_AGAIN: Final = re.compile(r"runs-\d+\.db(-journal)?|run\.json")
 """The index of the runs; and what a journal is compared with, if it is there."""
@@ -157,6 +158,8 @@ def _needs(path: str, name: PurePath, project: Path) -> bool:
         return False
     if MADE_AGAIN.fullmatch(name.name):
         return False
+    if name.name == LIVE_OUTPUT:
+        return False  # for those who look while it runs; the journal has the output of each end
     return name.name != "items.jsonl" or path.startswith("map")
 
 

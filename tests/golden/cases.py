@@ -175,11 +175,12 @@ RULES: list[tuple[str, str]] = [
     (r'"duration":\d+(\.\d+)?(e-?\d+)?',                   '"duration":"<duration>"'),
     (r'"(duration_ms|peak_rss_kib)":\d+(\.\d+)?',          r'"\1":"<number>"'),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", "<time>"),
-    (r"(?<![\d:])\d+:\d\d(?=$|[),]| {3}| →)",             "<clock>"),
+    (r"(?<![\d:.])(\d+:\d\d|\d+\.\d s)(?=$|[),]| {3}| →)", "<clock>"),
     # A long path is cut where a line of 80 columns ends.
     (r"^(\S+: run <run..\d>(, resumed)?), .*$",            r"\1, <file>"),
     (r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])",              "<digest>"),
     (r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])",              "<commit>"),
+    (r"(?<=^plait 0\.1\.0) \([0-9a-f]{12}\)$",              ""),  # only a checkout has it
     (r'(?<=")[\w-]{86}(?=")',                               "<signature>"),
     (r"(?<=signing-until-)[0-9a-f]{8}",                     "<key>"),
     # The name of a worktree ends with a digest of its run.

@@ -36,7 +36,13 @@ class Expected:
     """Keys of the items that failed."""
     successful: int = 0
     done: bool = True
+    """Did it come to its last step?"""
     output: Value | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """A run whose items all failed has failed, also if its last step is done."""
+        return self.done and not (self.failed and not self.successful)
 
 
 def expect(

@@ -491,7 +491,7 @@ def _results(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record
     for path, words in expected.printed.items():
         if printed.get(path) != words:
             yield f"{path} printed {printed.get(path)}, and a run from the start prints {words}"
-    if (run_attempt.result.status == "done") != expected.done:
+    if (run_attempt.result.status == "done") != expected.succeeded:
         yield f"the run is {run_attempt.result.status}: {failure}"
     for path, words in expected.files.items():
         if any(is_at_or_below(one, path) for one in moment.world.marked_done):

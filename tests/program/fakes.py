@@ -42,6 +42,7 @@ from plait.program.ports import (
     FileReader,
     Files,
     Http,
+    OnOutput,
     Processes,
     ProcessResult,
     Results,
@@ -107,6 +108,7 @@ class FakeServices:
         stdin: bytes,  # noqa: ARG002
         timeout: float | None,
         stop: StopSignal,  # noqa: ARG002
+        on_output: OnOutput | None = None,  # noqa: ARG002
     ) -> ProcessResult:
         self.asked.append({"shell": bound.shown, "env": {**env, **more_env}, "timeout": timeout})
         return self.on_shell(bound.shown)
@@ -115,7 +117,12 @@ class FakeServices:
         return False
 
     async def call(
-        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
+        self,
+        tool_id: str,
+        params: Mapping[str, Json],
+        *,
+        timeout: float | None,
+        on_output: OnOutput | None = None,  # noqa: ARG002
     ) -> ToolResult:
         self.asked.append({"tool": tool_id, "params": dict(params), "timeout": timeout})
         assert self.on_call is not None

@@ -67,7 +67,9 @@ def notes(text: str) -> dict[str, Any]:
 
 
 def last_line(printed: str) -> str:
-    return next(line for line in printed.splitlines() if line.startswith(("✓ done", "✗ failed")))
+    return next(
+        line for line in printed.splitlines() if line.startswith(("✓ finished", "✗ failed"))
+    )
 
 
 TALK = """\
@@ -283,13 +285,13 @@ def test_the_end_of_a_run_is_reported_once_and_again_when_it_ends_anew(
     reported = place.text("notes")
     assert reported.count("end ") == 1
     for _ in range(2):
-        assert last_line(place.plait("resume").stdout).startswith("✓ done")
+        assert last_line(place.plait("resume").stdout).startswith("✓ finished")
     assert place.text("notes") == reported
     place.write(
         file,
         text.replace("text: a", "text: b").replace("'${item}'", "b").replace("Talk.", "Talk more."),
     )
-    assert last_line(place.plait("resume", "--accept-changes").stdout).startswith("✓ done")
+    assert last_line(place.plait("resume", "--accept-changes").stdout).startswith("✓ finished")
     assert place.text("notes").count("end ") == 2
 
 
@@ -313,7 +315,7 @@ def test_the_end_of_a_run_is_reported_in_a_time_of_its_own(place: Place) -> None
         "slow",
         NOTE.replace("import os, signal, time", "import time; time.sleep(2); return 1"),
     )
-    assert last_line(place.plait("run", "f.yaml").stdout).startswith("✓ done")
+    assert last_line(place.plait("run", "f.yaml").stdout).startswith("✓ finished")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +333,7 @@ def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_run_attempt(
         assert "the gate 'g' could not answer" in late.stdout + late.stderr
         assert place.text("notes").split() == ["a"]
     place.write("f.yaml", steps)
-    assert last_line(place.plait("resume").stdout).startswith("✓ done")
+    assert last_line(place.plait("resume").stdout).startswith("✓ finished")
     assert place.text("notes").split() == ["a", "b"]
 
 
@@ -362,7 +364,7 @@ def test_who_had_heard_of_an_end_when_the_run_was_killed_is_not_reported_again(
     place.write("die-at-two", "")
     assert place.plait("run", "f.yaml").returncode == -9
     for _ in range(2):
-        assert last_line(place.plait("resume").stdout).startswith("✓ done")
+        assert last_line(place.plait("resume").stdout).startswith("✓ finished")
     assert place.text("notes").split() == ["a", "one", "two", "two", *(["b"] if inside else [])]
 
 
@@ -374,7 +376,7 @@ def test_a_run_that_is_done_stays_done_whatever_its_limits_leave_over(place: Pla
     )
     script(place, ("one", "An answer."), ("Judge.", "Fine."))
     for command in (["run", "f.yaml"], ["resume"], ["resume"]):
-        assert last_line(place.plait(*command).stdout).startswith("✓ done")
+        assert last_line(place.plait(*command).stdout).startswith("✓ finished")
 
 
 LIMITED = """\
@@ -421,7 +423,7 @@ def test_a_step_that_had_its_answer_ends_although_the_limit_is_reached(
     place.write("die-at-heard", "")
     assert place.plait("run", file).returncode == -9
     done = place.plait("resume")
-    assert last_line(done.stdout).startswith("✓ done"), done.stdout
+    assert last_line(done.stdout).startswith("✓ finished"), done.stdout
     assert last_line(done.stdout).endswith("1 turn, 12 tokens, $0.50")
     assert place.text("notes") == "heard\nheard\n"
     if "out.txt" in text:

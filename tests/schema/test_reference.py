@@ -281,7 +281,7 @@ def test_editors_are_reported_what_a_field_means_and_its_default() -> None:
 
 def test_the_page_names_the_actions_in_their_order() -> None:
     *words, last = (f"`{name}`" for name in ACTION_FIELDS)
-    assert f"A step has exactly one of {', '.join(words)} and {last};" in PAGE.read_text("utf-8")
+    assert f"A step has exactly one of {', '.join(words)} and {last}." in PAGE.read_text("utf-8")
 
 
 def test_the_reference_page_has_the_tables_of_the_format() -> None:

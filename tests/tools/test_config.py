@@ -179,17 +179,17 @@ def test_defaults_are_applied_at_any_depth_and_the_caller_keeps_his_map() -> Non
     assert given_params == {"week": 1, "deep": {}}
 
 
-def test_all_violations_come_at_once_without_a_value() -> None:
+def test_all_violations_come_at_once_with_the_given_value_but_no_secret() -> None:
     with pytest.raises(InputError) as caught:
         validate_params(
-            {"week": "hunter2", "format": "hunter2", "tags": ["a", 5], "zz": "hunter2"},
+            {"week": Secret("hunter2"), "format": "htlm", "tags": ["a", 5], "zz": "hunter2"},
             item(config_schema=SCHEMA),
         )
     whats = sorted(problem.what for problem in caught.value.problems)
     assert whats == [
         "'t': 'zz' is not a parameter",
-        "'t': format: must be one of ['text', 'html']",
-        "'t': tags[1]: must be string",
+        "'t': format: must be one of ['text', 'html'], got \"htlm\"",
+        "'t': tags[1]: must be string, got 5",
         "'t': week: must be integer",
     ]
     assert "hunter2" not in str(caught.value)

@@ -85,6 +85,13 @@ WRONG = [
     ({"config_resolve": 3},                             "'config_resolve' names a 'path' below config/",     "write {path: team/report.yaml}"),
     ({"child_constraints": {"a": "1.0"}},               "'child_constraints.a' is a map",                    "write {min_version: 1.0.0}"),
     ({"child_constraints": {"a": {"min_version": 1.10}}}, "'child_constraints.a.min_version' is text",       'write min_version: "1.10"'),
+    ({"anchor": {"enabled": "yes"}},                    "'anchor.enabled' is true or false",                 "write enabled: true"),
+    ({"anchor": {"search_up": 1}},                      "'anchor.search_up' is true or false",               "write search_up: true"),
+    ({"anchor": {"lib": 3}},                            "'anchor.lib' is text",                              'write lib: "…"'),
+    ({"verify_deps": {"enabled": "true"}},              "'verify_deps.enabled' is true or false",            "write enabled: true"),
+    ({"verify_deps": {"recursive": 0}},                 "'verify_deps.recursive' is true or false",          "write recursive: true"),
+    ({"env_config": {"interpreter": {"type": "command", "var": "X", "version": 3.1}}},
+     "'interpreter.version' is text",                   'write version: "…"'),
     ({"env_config": {"pases": []}},                     "'pases' is not a key of env_config",                "did you mean 'passes'?"),
 ]  # fmt: skip
 

@@ -59,6 +59,7 @@ from plait.views.report import AttemptCounts, Report, report_json, report_lines
 from plait.views.run_list import run_json, show_runs
 from plait.views.summary import summary_lines
 from plait.views.text import PlainView, QuietView
+from plait.views.verbose import VerboseView
 from plait.views.view import View
 
 Capsys = pytest.CaptureFixture[str]
@@ -143,20 +144,20 @@ PLAIN = """\
 fix-worst: run 7f3a, /p/fix-worst.yaml
 setup: started
 setup: measure: started
-setup: measure: done, 0:02
+setup: measure: done, 2.0 s
 setup: only on Mondays: started
-setup: only on Mondays: skipped (its condition does not hold), 0:00
-setup: done, 2 steps, 0:03
+setup: only on Mondays: skipped (its condition does not hold), 0.0 s
+setup: done, 2 steps, 3.0 s
 map: started
 map: 3 items
 make lint FILE=src/old.py: attempt 1 of 3 failed (exit 2), retry in 2 s
 ✗ src/old.py   exit 2  E999 at line 14
-map: 2/3  10.9/min  ~0:06  0 running  1 failed
-map: done, 3 items, 1 failed, 0:12
+map: 2/3  10.9/min  ~6 s  0 running  1 failed
+map: finished, 3 items, 1 failed, 12.0 s
 reduce: started
 note: 'tidy' failed, and the flow goes on: x
 reduce: done, 1 step, 1:00
-✓ done in 1:15   map: 3 items, 2 done, 1 failed   2 of 3 steps   1 retry   1 note   $0.12
+! finished in 1:15, 1 of 3 items failed   map: 3 items, 2 done, 1 failed   2 of 3 steps   1 retry   1 note   $0.12
   all is well
   wrote  report.md
   ✗ src/old.py   exit 2
@@ -194,10 +195,10 @@ def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
     )
     said = [line for line in stream.getvalue().splitlines() if re.match(r"map: \d+/500", line)]
     assert said == [
-        "map: 100/500  10.0/s  ~0:40  0 running",
-        "map: 200/500  10.0/s  ~0:30  0 running",
-        "map: 300/500  10.0/s  ~0:20  0 running",
-        "map: 400/500  10.0/s  ~0:10  0 running",
+        "map: 100/500  10.0/s  ~40 s  0 running",
+        "map: 200/500  10.0/s  ~30 s  0 running",
+        "map: 300/500  10.0/s  ~20 s  0 running",
+        "map: 400/500  10.0/s  ~10 s  0 running",
     ]
 
 
@@ -320,20 +321,20 @@ def picture(
 
 def test_the_picture_of_a_run() -> None:
     assert picture(100) == [
-        "● fix-worst  run 7f3a                                                                          0:15",
-        "  ✓ setup   2 steps                                                                            0:03",
-        "  ● map     ████████████████████░░░░░░░░░░  2/3   10.0/min   ~0:06   1 running   1 failed",
-        "      src/c.py   shell  make lint FILE=src/c.py                                                0:01",
+        "● fix-worst  run 7f3a                                                                        15.0 s",
+        "  ✓ setup   2 steps                                                                           3.0 s",
+        "  ● map     ████████████████████░░░░░░░░░░  2/3   10.0/min   ~6 s   1 running   1 failed",
+        "      src/c.py   shell  make lint FILE=src/c.py                                               1.0 s",
         "  ○ reduce  1 step",
     ]
 
 
 def test_a_narrow_terminal_gets_less_and_never_more_than_fits() -> None:
     assert picture(44) == [
-        "● fix-worst  run 7f3a                  0:15",
-        "  ✓ setup   2 steps                    0:03",
-        "  ● map     2/3   ~0:06   1 failed",
-        "      src/c.py   shell  make lint FI…  0:01",
+        "● fix-worst  run 7f3a                15.0 s",
+        "  ✓ setup   2 steps                   3.0 s",
+        "  ● map     2/3   ~6 s   1 failed",
+        "      src/c.py   shell  make lint F…  1.0 s",
         "  ○ reduce  1 step",
     ]
 
@@ -357,7 +358,7 @@ def test_items_that_do_not_fit_are_counted() -> None:
 
 def test_an_item_that_waits_for_its_next_attempt_says_so() -> None:
     drawn = picture(80, now=5.0, story=STORY[:14])
-    assert "attempt 1 of 3 failed, retry in 0:01" in drawn[4]
+    assert "attempt 1 of 3 failed, retry in 1.0 s" in drawn[4]
 
 
 def test_an_item_that_is_tried_again_says_for_which_time() -> None:
@@ -385,8 +386,8 @@ LOOKING: Sequence[tuple[float, Event]] = [
 
 def test_a_map_that_has_no_items_yet_looks_for_them() -> None:
     assert picture(60, now=2.0, story=LOOKING) == [
-        "● fix  run 7f3a                                        0:02",
-        "  ● map     finding its items                          0:02",
+        "● fix  run 7f3a                                       2.0 s",
+        "  ● map     finding its items                         2.0 s",
         "  ○ reduce  1 step",
     ]
 
@@ -415,8 +416,8 @@ def test_a_map_that_cannot_find_its_items_fails_itself_and_once() -> None:
     seen(PlainView(stream), story, Ended(status="failed", failure=failure, exit_code=1))
     assert stream.getvalue().splitlines()[2:] == [
         "✗ map   refused  flow.yaml:3:5: there is no file 'a'",
-        "map: failed, 0:01",
-        "✗ failed after 0:01   0 of 1 step",
+        "map: failed, 1.0 s",
+        "✗ failed after 1.0 s   0 of 1 step",
         "  ✗ map   refused",
         "      flow.yaml:3:5: there is no file 'a'",
         "      fix: name one",
@@ -549,7 +550,7 @@ def test_a_step_that_failed_is_looked_at_and_gone_on_with() -> None:
         (2.0, RunEnded("failed", failure)),
     ]
     assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story) == [
-        "✗ failed after 0:02   1 of 4 steps",
+        "✗ failed after 2.0 s   1 of 4 steps",
         "  ✗ it's   exit 1",
         "      no such file",
         """  look at it   plait logs 7f3a 'it'"'"'s'""",
@@ -568,7 +569,7 @@ def test_a_run_that_went_on_after_a_failure_says_both_and_asks_for_nothing() -> 
         (2.0, RunEnded("done")),
     ]
     assert last_lines(Ended(), story) == [
-        "✓ done in 0:02   2 steps, 1 failed and the run went on",
+        "! finished in 2.0 s   2 steps, 1 failed and the run went on",
         "  ✗ tidy   exit 1",
         "      no such file",
         "  look at it   plait logs 7f3a tidy",
@@ -597,7 +598,7 @@ def test_items_that_a_run_had_no_time_for_are_counted() -> None:
     assert last_lines(Ended(status="failed", failure=failure, exit_code=1), [*STORY[:9], *more])[
         :2
     ] == [
-        "✗ failed after 0:15   map: 9 items, 1 done, 1 failed, 1 cut short, 6 not started   2 of 3 steps   1 retry",
+        "✗ failed after 15.0 s   map: 9 items, 1 done, 1 failed, 1 cut short, 6 not started   2 of 3 steps   1 retry",
         "  took longer than 15 s",
     ]
 
@@ -605,7 +606,7 @@ def test_items_that_a_run_had_no_time_for_are_counted() -> None:
 def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
     failure = Failure("this project is not trusted\nfix: plait trust .", "trust")
     assert last_lines(Ended(status="failed", failure=failure, exit_code=3), STORY[:1]) == [
-        "✗ failed after 0:00   0 of 4 steps",
+        "✗ failed after 0.0 s   0 of 4 steps",
         "  this project is not trusted",
         "  fix: plait trust .",
         "  resume       plait resume 7f3a",
@@ -640,12 +641,16 @@ def test_what_is_said_when_a_run_is_to_stop(
 
 
 CLOCKS = [
-    (0, "0:00"),
-    (7.9, "0:07"),
+    (0, "0.0 s"),
+    (0.04, "0.0 s"),
+    (1.3 - 1e-9, "1.3 s"),
+    (7.96, "7.9 s"),
+    (59.97, "59.9 s"),
+    (60, "1:00"),
     (61, "1:01"),
     (3723, "1:02:03"),
     (2 * 86400 + 3 * 3600, "2d 3:00:00"),
-    (-1, "0:00"),
+    (-1, "0.0 s"),
 ]
 SPEEDS = [(3.94, "3.9/s"), (250.4, "250/s"), (0.5, "30.0/min"), (0.01, "36.0/h")]
 
@@ -825,6 +830,7 @@ VIEWS = [
     (Terminal,    "dumb",  {},                 PlainView),
     (Terminal,    "xterm", {"json": True},     JsonView),
     (Terminal,    "xterm", {"quiet": True},    QuietView),
+    (Terminal,    "xterm", {"verbose": True},  VerboseView),
 ]  # fmt: skip
 
 
@@ -837,7 +843,7 @@ def test_the_view_is_what_the_output_can_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    options = argparse.Namespace(**{"json": False, "quiet": False, **said})
+    options = argparse.Namespace(**{"json": False, "quiet": False, "verbose": False, **said})
     assert type(view_for(options, stream())) is kind
 
 
@@ -854,15 +860,15 @@ def test_inputs_are_text_unless_they_are_said_to_be_json_and_win_over_the_file(
 
 
 ARGUMENTS = [
-    (["run"],                                       "plait run: FILE is missing\nfix: see plait run --help\n"),
-    (["run", "f.yaml", "-i", "hush"],               "-i needs KEY=VALUE\nfix: for example -i folder=src\n"),
+    (["run", "-n"],                                 "plait run: FILE is missing\nfix: plait run alone lists the flows of this project\n"),
+    (["run", "f.yaml", "-i", "hush"],               "-i needs KEY=VALUE, KEY:=JSON or @FILE\nfix: for example -i folder=src\n"),
     (["run", "f.yaml", "-i", "a=hush", "-i", "a=2"], "-i gives 'a' twice\nfix: give a list as JSON: -i a:='[1, 2]'\n"),
     (["run", "f.yaml", "--max-parallel", "0"],      "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
     (["run", "f.yaml", "--max-parallel", "hush"],   "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
     (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
     (["retry", "7f3a"],                             "plait retry: which items are to be retried\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
-    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks\n"),
+    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks, tool\n"),
     (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),
 ]  # fmt: skip
 
@@ -896,13 +902,15 @@ class Row:
     counts: Mapping[str, int]
     problem: str = ""
     foreign: bool = False
+    duration: float = 0.0
+    last_at: float | None = None
 
 
 def test_runs_are_a_table() -> None:
     stream = io.StringIO()
     began = time.mktime((2026, 11, 16, 2, 30, 0, 0, 0, -1))
     rows = [
-        Row("k3f9", "fix", "a.yaml", "running", began, None, {}),
+        Row("k3f9", "fix", "a.yaml", "running", began, None, {}, duration=1.5, last_at=began + 2),
         Row(
             "b2c1",
             "evil\x1b[2J\x07",
@@ -911,19 +919,26 @@ def test_runs_are_a_table() -> None:
             began,
             began + 75,
             {"done": 4, "failed": 2},
+            duration=65.0,
+            last_at=began + 75,
         ),
-        Row("c0de", "old", "c.yaml", "interrupted", began, None, {"done": 1}),
+        Row("a1b2", "all", "d.yaml", "done", began, began + 1, {"done": 4}, "", True, 0.4, began),
+        Row("e3f4", "fan", "e.yaml", "done", began, began + 1, {"done": 4, "failed": 2}),
+        Row("c0de", "old", "c.yaml", "interrupted", began, None, {"done": 1}, last_at=began),
         Row("d1ce", "", "", "unreadable", began, None, {}, "the journal\x1b is damaged"),
     ]
     show_runs(rows, stream, now=began + 5)
     assert stream.getvalue() == (
-        "RUN    STATUS        STARTED            TIME   ITEMS   FAILED   FLOW    FILE\n"
-        "k3f9   running       2026-11-16 02:30   0:05   —       —        fix     a.yaml\n"
-        "b2c1   failed        2026-11-16 02:30   1:15   6       2        evil�   b.yaml\n"
-        "c0de   interrupted   2026-11-16 02:30   —      1       —        old     c.yaml\n"
-        "d1ce   unreadable    2026-11-16 02:30   —      —       —        —       the journal� is damaged\n"
+        "RUN    STATUS               STARTED            TIME    ITEMS   FAILED   FLOW    FILE\n"
+        "k3f9   running              2026-11-16 02:30   4.5 s   —       —        fix     a.yaml\n"
+        "b2c1   failed               2026-11-16 02:30   1:05    6       2        evil�   b.yaml\n"
+        "a1b2   finished, foreign    2026-11-16 02:30   0.4 s   4       —        all     d.yaml\n"
+        "e3f4   finished, 2 failed   2026-11-16 02:30   —       6       2        fan     e.yaml\n"
+        "c0de   interrupted          2026-11-16 02:30   0.0 s   1       —        old     c.yaml\n"
+        "d1ce   unreadable           2026-11-16 02:30   —       —       —        —       the journal� is damaged\n"
+        "foreign: these runs did not begin here; plait trust run RUN takes one over\n"
     )
-    assert run_json(rows[3])["problem"] == "the journal\x1b is damaged"
+    assert run_json(rows[5])["problem"] == "the journal\x1b is damaged"
     assert "problem" not in run_json(rows[0])
 
 
@@ -957,12 +972,12 @@ def test_show_says_what_happened() -> None:
     ]
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0.0))
     assert [line for line in said if began not in line] == [
-        "✓ fix-worst  run 7f3a  done",
-        "  ✓ setup   done, 2 steps, 0:03",
-        "      ✓ measure   0:02",
+        "! fix-worst  run 7f3a  finished, 1 of 3 items failed",
+        "  ✓ setup   done, 2 steps, 3.0 s",
+        "      ✓ measure   2.0 s",
         "      – only on Mondays   its condition does not hold",
-        "  ✓ map   done, 3 items, 1 failed, 0:12",
-        "      ✗ src/old.py   exit 2   0:04",
+        "  ! map   finished, 3 items, 1 failed, 12.0 s",
+        "      ✗ src/old.py   exit 2   4.0 s",
         "          warning: old",
         "          E999 at line 14",
         "  ✓ reduce   done, 1 step, 1:00",
@@ -1017,18 +1032,18 @@ def logged(story: Sequence[tuple[float, Event]], item: str | None = None) -> lis
 
 def test_logs_are_what_steps_printed_each_once_with_its_item() -> None:
     assert logged([*STORY, *END]) == [
-        "── setup/0   setup › measure   done   0:02",
+        "── setup/0   setup › measure   done   2.0 s",
         "42",
-        "── setup/1   setup › only on Mondays   skipped: its condition does not hold   0:00",
+        "── setup/1   setup › only on Mondays   skipped: its condition does not hold   0.0 s",
         "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   attempt 1 of 3",
         "exit code 2: warning: old",
         "E999 at line 14",
-        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   attempt 2 of 3   0:04",
+        "── map/item:b/0   src/old.py › make lint FILE=src/old.py   exit 2   attempt 2 of 3   4.0 s",
         "exit code 2: warning: old",
         "E999 at line 14",
-        "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   0:11",
+        "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   11.0 s",
         "fine",
-        "── map/item:c/0   src/c.py › make lint FILE=src/c.py   done   0:01",
+        "── map/item:c/0   src/c.py › make lint FILE=src/c.py   done   1.0 s",
     ]
 
 
@@ -1042,7 +1057,7 @@ def test_attempts_that_a_hook_asked_for_have_numbers_too() -> None:
     ]
     assert [line for line in logged(story) if line.startswith("──")] == [
         "── setup/0   measure   exit 2   attempt 1",
-        "── setup/0   measure   done   attempt 2   0:01",
+        "── setup/0   measure   done   attempt 2   1.0 s",
     ]
 
 
@@ -1055,13 +1070,13 @@ def test_an_item_whose_start_is_not_recorded_is_known_by_its_end() -> None:
             over("map/item:a", "item", "src/a.py", Succeeded({"output": "fine", "captures": {}})),
         ),
     ]
-    assert logged(story)[-2:] == ["── map/item:a/0   src/a.py › make lint   done   0:01", "fine"]
+    assert logged(story)[-2:] == ["── map/item:a/0   src/a.py › make lint   done   1.0 s", "fine"]
 
 
 @pytest.mark.parametrize("name", ["src/a.py", "a", "item:a", "map/item:a", "map/item:a/0"])
 def test_an_item_is_found_by_title_key_and_path(name: str) -> None:
     assert logged([*STORY, *END], name) == [
-        "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   0:11",
+        "── map/item:a/0   src/a.py › make lint FILE=src/a.py   done   11.0 s",
         "fine",
     ]
 
@@ -1089,7 +1104,7 @@ def test_a_step_and_the_attempt_inside_it_print_once() -> None:
         (0.0, over("setup/0", "shell", "greet", value)),
     ]
     assert logged(story) == [
-        "── setup/0/run   greet › greet   done   0:01",
+        "── setup/0/run   greet › greet   done   1.0 s",
         "hello",
         "stderr:",
         "careful",
@@ -1107,8 +1122,8 @@ def test_the_steps_of_an_item_that_is_tried_again_say_in_which_attempt() -> None
         (15.0, over("map/item:c", "item", "src/c.py", Failed(failure), 2)),
     ]
     assert [line for line in logged(story, "c") if line.startswith("──")] == [
-        "── map/item:c/0   src/c.py › lint   failed   attempt 1 of 2   0:01",
-        "── map/item:c/0   src/c.py › lint   failed   attempt 2 of 2   0:01",
+        "── map/item:c/0   src/c.py › lint   failed   attempt 1 of 2   1.0 s",
+        "── map/item:c/0   src/c.py › lint   failed   attempt 2 of 2   1.0 s",
     ]
 
 
@@ -1136,7 +1151,7 @@ def test_what_the_rounds_of_a_step_printed_is_not_printed_again_by_the_step(
         Succeeded({"output": ["fine"], "stderr": "", "exit_code": 0}),
     )
     assert logged([*ROUNDS, *between, (1.0, whole)]) == [
-        "── setup/0/each/item:0/0   a › lint a   done   0:01",
+        "── setup/0/each/item:0/0   a › lint a   done   1.0 s",
         "fine",
     ]
 
@@ -1147,7 +1162,7 @@ def test_a_step_whose_rounds_failed_says_why_and_not_what_they_printed() -> None
     assert logged([*ROUNDS, (1.0, over("setup/0", "foreach", "each file", Failed(failure)))])[
         2:
     ] == [
-        "── setup/0   setup › each file   failed   0:01",
+        "── setup/0   setup › each file   failed   1.0 s",
         "1 of 2 items failed: no",
     ]
 
@@ -1187,8 +1202,8 @@ def test_show_says_how_many_attempts_a_step_took() -> None:
             Report("7", "done", replay_events(stamped(tried)), journal_of(tried), tries), now=9.0
         )
     ]
-    assert "      ✓ measure   2 attempts   0:01" in said
-    assert "      ✓ tidy   0:01" in said
+    assert "      ✓ measure   2 attempts   1.0 s" in said
+    assert "      ✓ tidy   1.0 s" in said
     again = [*tried, RESUMED, (9.0, over("setup/0", "shell", "measure", out("")))]
     assert tries_of(again).get("setup/0") == 1  # it ended in one, when it was done again
 
@@ -1197,7 +1212,7 @@ def test_a_step_that_ended_well_and_failed_says_why_after_what_it_printed() -> N
     ended = {"output": "{bad\n", "stderr": "why\n", "exit_code": 0}
     failed = Failed(Failure("the output captured as 'n' is not JSON", "capture", output=ended))
     assert logged([*STORY[:3], (0.0, over("setup/0", "shell", "x", failed))])[-5:] == [
-        "── setup/0   setup › x   capture   0:01",
+        "── setup/0   setup › x   capture   1.0 s",
         "{bad",
         "stderr:",
         "why",

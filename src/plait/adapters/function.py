@@ -30,22 +30,28 @@ from types import ModuleType, TracebackType
 
 from plait.adapters.tool_folder import compile_code, sibling_imports
 from plait.core.errors import GuardianError, InputError, MachineError, PlaitError, ValueRefusedError
-from plait.core.hints import Any, Final, NoReturn, TextIO, cast
-from plait.core.records import dataclass, field
+from plait.core.hints import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
+from plait.core.records import dataclass, field, replace
 from plait.core.values import Json, deep_copy
 from plait.tools.invocation import FunctionCall, PrimitiveResult
+
+if TYPE_CHECKING:
+    from plait.adapters.process.process import Cancel
 
 MAX_IDLE: Final = 4
 IDLE_SECONDS: Final = 2.0
 MAX_FRAMES: Final = 3
 
 
-def call_function(call: FunctionCall) -> PrimitiveResult:
-    """Run the function until it returns, or until its timeout."""
+def call_function(call: FunctionCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
+    """Run the function until it returns, or until its timeout.
+
+    `cancel` ends the processes that it waits for, not the function itself.
+    """
     started = time.monotonic()
     log = _Log(call.limits.max_output)
     streams = _STREAMS
-    job = _Job(lambda: _outcome(call, log, streams))
+    job = _Job(lambda: _outcome(call, log, streams, cancel))
     streams.enter(log)
     try:
         with _IDLE_LOCK:
@@ -92,10 +98,10 @@ def _too_long(call: FunctionCall) -> str:
 # ── in the worker ────────────────────────────────────────────────────────
 
 
-def _outcome(call: FunctionCall, log: _Log, streams: _Streams) -> _Outcome:
+def _outcome(call: FunctionCall, log: _Log, streams: _Streams, cancel: Cancel | None) -> _Outcome:
     _current.log = log
     try:
-        outcome = _call_outcome(call)
+        outcome = _call_outcome(call) if cancel is None else _cancellable_outcome(call, cancel)
     finally:
         taken = streams.leave(log)
         _current.log = None
@@ -104,6 +110,16 @@ def _outcome(call: FunctionCall, log: _Log, streams: _Streams) -> _Outcome:
         return _Outcome(
             error=f"while the function ran, {what} of Plait itself was replaced or closed"
         )
+    return outcome
+
+
+def _cancellable_outcome(call: FunctionCall, cancel: Cancel) -> _Outcome:
+    from plait.adapters.process.cancelling import cancelled_by
+
+    with cancelled_by(cancel):
+        outcome = _call_outcome(call)
+    if outcome.error is not None and cancel.is_set():
+        return replace(outcome, metadata={**outcome.metadata, "cancelled": True})
     return outcome
 
 

@@ -39,23 +39,17 @@ class TextStream:
 
     def __init__(self, run: RunContext, path: str) -> None:
         self._run, self._path = run, path
-        self._held = ""
-        # A secret could arrive in two pieces, so only whole lines are masked and reported.
-        self._by_line = not run.secrets.is_empty
+        self._masked = run.secrets.stream()
 
     def write(self, text: str) -> None:
-        if self._by_line:
-            whole, newline, self._held = (self._held + text).rpartition("\n")
-            text = whole + newline
-        self._send(text)
+        self._send(self._masked.write(text))
 
     def finish(self) -> None:
-        self._send(self._held)
-        self._held = ""
+        self._send(self._masked.finish())
 
     def _send(self, text: str) -> None:
         if text:
-            self._run.events.notify(ModelText(self._path, self._run.secrets.mask(text)))
+            self._run.events.notify(ModelText(self._path, text))
 
 
 TITLE_LENGTH: Final = 100

@@ -33,6 +33,8 @@ class Options:
     profile: str | None = None
     backend: str | None = None
     """None: the backend that the flow names."""
+    keep_going: bool = False
+    """A failed item of a map stops no other one, whatever the file says."""
 
     def record(self) -> dict[str, Json]:
         return {
@@ -41,6 +43,7 @@ class Options:
             "max_parallel": self.max_parallel,
             "profile": self.profile,
             "backend": self.backend,
+            "keep_going": self.keep_going,
         }
 
 
@@ -65,6 +68,7 @@ class FlowSource:
         file: str | None = None,
         *,
         backend: str | None = None,
+        keep_going: bool = False,
         inputs: Mapping[str, Json] | None = None,
     ) -> FlowSource:
         facts = opened.facts
@@ -100,6 +104,8 @@ class FlowSource:
             kept["max_parallel"] = max_parallel
         if backend is not None:
             kept["backend"] = backend
+        if keep_going:
+            kept["keep_going"] = True
         kept["inputs"] = {**(kept.get("inputs") or {}), **_read_secret_inputs(opened, inputs or {})}
         path, project = place_now(str(facts["file"]), _project_then(opened), opened.project)
         tool = facts.get("tool")
@@ -128,6 +134,7 @@ class FlowSource:
             strict=options.strict,
             lenient=lenient,
             max_parallel=options.max_parallel,
+            keep_going=options.keep_going,
             environ=os.environ,
         )
         return load_flow(FlowText.read(self.path), options.inputs, how)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plait.core.errors import InputError, closest_name
+from plait.core.errors import InputError, PlaitError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json
@@ -165,6 +165,17 @@ def open_questions(loaded: LoadedFlow, journal: Journal) -> Iterator[tuple[str, 
         step = _step_at(known, path)
         if step is not None and step.policy.at_most_once and not _is_inside_recorded(journal, path):
             yield path, step.title
+
+
+def find_questions(opened: OpenRun) -> list[str]:
+    """Return the same of a recorded run; none if its flow cannot be read any more."""
+    from plait.app.flow_source import FlowSource
+
+    try:
+        loaded = FlowSource.of(opened, None).load(lenient=True)
+    except PlaitError:
+        return []  # resuming it reports the problem
+    return [path for path, _ in open_questions(loaded, opened.journal)]
 
 
 def _is_inside_recorded(journal: Journal, path: str) -> bool:

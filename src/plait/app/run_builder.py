@@ -19,6 +19,7 @@ from plait.engine.backend import RemoteBackend
 from plait.engine.event_bus import StopSignal
 from plait.engine.events import EarlierUsage, RunEnded, RunStarted
 from plait.engine.outcome import (
+    ALL_FAILED,
     Aborted,
     DeadlineExceeded,
     Failed,
@@ -96,7 +97,9 @@ def execute_run(
             with guardian_client.listening(partial(run.events.warn, "")):
                 result = _run_program(opened.id, loaded, run, flow)
             result = replace(result, has_seal=not opened.why_unsealed)
-            run.events.emit(RunEnded(result.status, result.failure, facts=dict(result.counts)))
+            run.events.emit(
+                RunEnded(result.status, result.failure, result.value, dict(result.counts))
+            )
         except JournalError:
             with suppress(JournalError):  # the first error says more
                 run.events.close()
@@ -131,6 +134,7 @@ def _run_program(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource)
     try:
         run.hooks.require("run_started", ctx, own_only=True)
         result = FlowResult(id, "done", value=_for_callers(act(program, ctx)))
+        result = _require_one_success(result, loaded, run)
     except _ENDS as error:
         result = _failure_result(error, id, loaded, run)
     if not run.hooks.is_empty and result.status != "interrupted":
@@ -144,6 +148,17 @@ def _run_program(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource)
                 # The first failure stays the failure of the run, whatever `run_failed` hooks do.
                 run.events.note("", f"at run_failed: {after.failure.message}")
     return replace(result, counts=_counts(loaded, run))
+
+
+def _require_one_success(result: FlowResult, loaded: LoadedFlow, run: RunContext) -> FlowResult:
+    """The result of a run that came to its end; it failed if every item of its map failed."""
+    counts = {} if run.plan_log is not None else _counts(loaded, run)
+    total = counts.get("total")
+    if loaded.program.map is None or not total or counts.get("failed") != total:
+        return result
+    what = "the only item failed" if total == 1 else f"all {total} items failed"
+    failure = Failure(what, ALL_FAILED, output=counts, path=loaded.program.map.name)
+    return replace(result, status="failed", failure=failure)
 
 
 _ENDS: Final = (StepError, Aborted, Interrupted, DeadlineExceeded, PlaitError)
@@ -242,6 +257,7 @@ def build_run_context(
     from plait.engine.backend import SERIAL
     from plait.engine.context import RunContext, Secrets
     from plait.engine.event_bus import EventBus
+    from plait.engine.live_output import LiveOutput
     from plait.engine.replay import Replay
 
     secrets = Secrets(loaded.secret_texts())
@@ -267,6 +283,7 @@ def build_run_context(
         mask=secrets.mask,
         full_durability=loaded.durability == "full",
         plan_log=plan_log,
+        live=None if is_dry else LiveOutput(secrets, folder),
     )
     hooks, budgets = build_hooks(loaded, id, journal, replay)
     backend = make_backend(flow.options.backend or loaded.backend)

@@ -37,7 +37,9 @@ from plait.engine.run_text import NO_TEXT
 
 if TYPE_CHECKING:
     from plait.adapters.git import Leftover
-    from plait.adapters.store import Runs, RunSummary
+    from plait.adapters.store import OpenRun as OpenRun
+    from plait.adapters.store import Runs as Runs
+    from plait.adapters.store import RunSummary
     from plait.engine.events import EventRecord
     from plait.engine.plan_log import PlannedStep
     from plait.lang.loaded import LoadedFlow
@@ -226,6 +228,7 @@ def resume_flow(
     done: Sequence[str] = (),
     max_parallel: int | None = None,
     backend: str | None = None,
+    keep_going: bool = False,
     inputs: Mapping[str, Json] | None = None,
     observers: RunObservers | None = None,
 ) -> FlowResult:
@@ -236,7 +239,9 @@ def resume_flow(
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
-        flow = FlowSource.of(opened, max_parallel, backend=backend, inputs=inputs)
+        flow = FlowSource.of(
+            opened, max_parallel, backend=backend, keep_going=keep_going, inputs=inputs
+        )
         observers = observers or RunObservers()
         loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)
@@ -274,6 +279,7 @@ def retry_flow(
     file: str | None = None,
     max_parallel: int | None = None,
     backend: str | None = None,
+    keep_going: bool = False,
     observers: RunObservers | None = None,
 ) -> FlowResult:
     """Retry failed items, all or those that are named; the file may have been edited."""
@@ -287,7 +293,7 @@ def retry_flow(
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
-        flow = FlowSource.of(opened, max_parallel, file, backend=backend)
+        flow = FlowSource.of(opened, max_parallel, file, backend=backend, keep_going=keep_going)
         observers = observers or RunObservers()
         loaded = flow.load(ask=observers.ask)
         require_worktrees_in_place(flow, loaded, opened)

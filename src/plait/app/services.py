@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plait.agents.messages import Provider, ToolOffer
     from plait.agents.providers.provider_files import Providers
     from plait.engine.context import Services
-    from plait.program.ports import Subflow
+    from plait.program.ports import OnOutput, Subflow
     from plait.program.worktrees.ports import Worktrees
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import ToolResult
@@ -116,6 +116,7 @@ class LocalProcesses:
         stdin: bytes,
         timeout: float | None,
         stop: StopSignal,
+        on_output: OnOutput | None = None,
     ) -> ProcessResult:
         try:
             finished = await order_shell(
@@ -129,6 +130,7 @@ class LocalProcesses:
                 # The overflow goes to a file unmasked, so not if there are secrets to mask.
                 overflow=self._keeps_overflow,
                 cancel=stop,
+                on_output=on_output,
             )
         except ProcessError as error:
             if isinstance(error.ended, ProcessResult) and error.ended.is_truncated:
@@ -314,7 +316,12 @@ class LocalTools:
         return digest_of_tool(self._toolbox(), tool_id)
 
     async def call(
-        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
+        self,
+        tool_id: str,
+        params: Mapping[str, Json],
+        *,
+        timeout: float | None,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
         from plait.core.errors import TrustError
         from plait.tools.call import with_parameters, wrap_result
@@ -325,7 +332,9 @@ class LocalTools:
         prepared = prepare(self._toolbox(), tool_id, params)
         began = time.monotonic()
         try:
-            returned = await self._call_primitive(prepared.invocation, timeout)
+            # Only the run's own secrets are masked in what a running step prints.
+            live = None if prepared.secrets.has_any else on_output
+            returned = await self._call_primitive(prepared.invocation, timeout, live)
         except TrustError as refused:
             raise with_parameters(refused, prepared) from None
         return wrap_result(tool_id, prepared, returned, time.monotonic() - began)
@@ -370,7 +379,7 @@ class LocalTools:
             return self._tools
 
     async def _call_primitive(
-        self, invocation: Invocation, timeout: float | None
+        self, invocation: Invocation, timeout: float | None, on_output: OnOutput | None
     ) -> PrimitiveResult:
         from plait.core.records import replace
         from plait.tools.invocation import ProcessCall
@@ -380,7 +389,9 @@ class LocalTools:
             limit = timeout if own is None else min(own, timeout)
             invocation = replace(invocation, limits=replace(invocation.limits, timeout=limit))
         if isinstance(invocation, ProcessCall):
-            result: PrimitiveResult = await order_call(invocation, cancel=self._stop)
+            result: PrimitiveResult = await order_call(
+                invocation, cancel=self._stop, on_output=on_output
+            )
             return result
         return self._toolbox().perform(invocation)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from plait.agents.permissions import DIRECTIVE, matches_any, normalize_tool_id
 from plait.agents.tool_access import make_offer
 from plait.app.subflows import directive_item, tool_schema
-from plait.core.errors import NO_OUTCOMES, PlaitError
+from plait.core.errors import NO_OUTCOMES, InternalError, MachineError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.lang.flow_text import FlowText
 from plait.tools.spaces import DIRECTIVES
@@ -50,6 +50,27 @@ def offers(
     return tuple(offer for _, offer in sorted(found.items()) if offer is not None)
 
 
+def trusted_offers(tools: Toolbox, patterns: Sequence[str]) -> Iterator[tuple[ToolOffer, Header]]:
+    """Yield what may run and has no problem, with its header, by id; no server is started."""
+    for tool_id in sorted({*tools.spaces.ids(), *_directive_ids(tools)}):
+        if not matches_any(patterns, tool_id):
+            continue
+        try:
+            offer = _offer(tools, tool_id, ask_servers=False)
+            if offer is not None:
+                yield offer, _header(tools, tool_id)
+        except (InternalError, MachineError):
+            raise
+        except PlaitError:
+            continue  # `plait tools` and `plait verify` report its problem
+
+
+def _header(tools: Toolbox, tool_id: str) -> Header:
+    if tool_id.startswith(DIRECTIVE):
+        return directive_item(tools, tool_id).header
+    return tools.chains.get(tool_id).tool.header
+
+
 def _exact_tool_ids(patterns: Iterable[str]) -> Iterator[str]:
     for pattern in patterns:
         if "*" not in pattern:
@@ -60,7 +81,11 @@ def _ids(tools: Toolbox, patterns: Sequence[str]) -> Iterator[str]:
     if any("*" in pattern and not pattern.startswith(DIRECTIVE) for pattern in patterns):
         yield from tools.spaces.ids()
     if any("*" in pattern and pattern.startswith(DIRECTIVE) for pattern in patterns):
-        yield from (f"{DIRECTIVE}{one}" for one in tools.spaces.ids(folder=DIRECTIVES))
+        yield from _directive_ids(tools)
+
+
+def _directive_ids(tools: Toolbox) -> Iterator[str]:
+    return (f"{DIRECTIVE}{one}" for one in tools.spaces.ids(folder=DIRECTIVES))
 
 
 def _offer(tools: Toolbox, tool_id: str, *, ask_servers: bool) -> ToolOffer | None:

@@ -154,12 +154,16 @@ def _perform(invocation: Invocation) -> PrimitiveResult:
 
 def call_until_stopped(invocation: Invocation, stop: StopSignal) -> PrimitiveResult:
     """Do the same for a run that may be stopped: processes of its tools end with it."""
-    from plait.tools.invocation import ProcessCall
+    from plait.tools.invocation import FunctionCall, ProcessCall
 
     if isinstance(invocation, ProcessCall):
         from plait.adapters.process.process import call_process
 
         return call_process(invocation, cancel=stop)
+    if isinstance(invocation, FunctionCall):
+        from plait.adapters.function import call_function
+
+        return call_function(invocation, cancel=stop)
     return _perform(invocation)
 
 

@@ -5,7 +5,7 @@
 
 `plait sh` returns the exit code of the command it ran; a reader that leaves early (`plait … | head`)
 ends Plait silently, with the 141 that shells use for it.  Each command is a module, which is
-imported only when it is called: `plait --version` loads only this file.
+imported only when it is called: `plait --version` loads this file and commit.py.
 """
 
 from __future__ import annotations
@@ -37,13 +37,18 @@ COMMANDS = {
     "graph": "draw a flow, and the visits of a run",
     "check": "find problems in flows before they run",
     "init": "make a project with a tool and a flow that run at once",
+    "new": "write a new flow, tool, hook or provider that runs at once",
     "call": "call a tool by its id",
     "tools": "list the tools, show one, make a new one",
     "sign": "sign tools with your key",
     "verify": "say of each tool whether it may run, and who signed it",
     "keys": "your signing keys, and the keys you trust",
     "trust": "decide which projects, signers and MCP tools may run",
+    "mcp": "serve the tools and flows of this project to MCP clients",
+    "lsp": "check, complete and explain files in an editor: a language server",
     "schema": "print the JSON Schema of a file format, for editors",
+    "doctor": "say what is installed, and what works here",
+    "completion": "print the completion of plait for bash, zsh or fish",
 }
 
 FAST_ARGUMENT_COMMANDS = ("run", "resume", "call", "render", "runs", "show")
@@ -52,21 +57,17 @@ FAST_ARGUMENT_COMMANDS = ("run", "resume", "call", "render", "runs", "show")
 RUN_COMMANDS = ("run", "resume", "retry")
 """They execute a run: they load much, none of which is garbage, and `--json` prints events."""
 
-WELCOME = """\
-Plait runs tools, shell commands and agents from plain files; a value never becomes code.
-Begin:   plait render 'Hello ${name}' --values '{"name": "world"}'
-Look:    plait explain 'Hello ${name:-you}'        Check: plait check flow.yaml
-Run:     plait sh 'wc -l ${file}' --values '{"file": "notes.txt"}'        Tools: plait tools
-More:    plait help, plait help COMMAND
-"""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code and never raises for bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _ensure_streams()
+    if (terminal := sys.modules.get("plait.views.terminal")) is not None:
+        terminal.set_colour("auto")  # an earlier command of this process may have said --color
     if arguments[:1] in (["--version"], ["-V"]):
         return run_to_exit_code(lambda: _print_version(*arguments[1:2]))
+    if arguments[:1] == ["__complete"]:
+        return run_to_exit_code(lambda: _complete(arguments[1:]))
     return run_to_exit_code(lambda: _run(arguments))
 
 
@@ -93,11 +94,15 @@ def _needs_cleanup() -> bool:
 def _run(arguments: list[str]) -> int:
     match arguments:
         case []:
+            from plait.cli.overview import WELCOME
+
             return _print(WELCOME)
-        case ["help"] | ["-h"] | ["--help"]:
-            return _print(_overview())
-        case ["help", command, *_]:
-            return _run([command, "--help"])
+        case ["help" | "-h" | "--help"] | ["help", "help" | "-h" | "--help", *_]:
+            from plait.cli.overview import overview
+
+            return _print(overview(COMMANDS, (__doc__ or "").split("\n\n")[1]))
+        case ["help", *rest]:
+            return _run([*rest, "--help"])
         case [command, *rest]:
             return _run_command(command, rest)
     raise AssertionError("a list is empty or has a first element")
@@ -105,7 +110,9 @@ def _run(arguments: list[str]) -> int:
 
 def _run_command(command: str, arguments: list[str]) -> int:
     if command not in COMMANDS:
-        raise _unknown_command(command)
+        from plait.cli.overview import unknown_command
+
+        raise unknown_command(command, COMMANDS)
     from importlib import import_module
 
     if command == "call" or command in RUN_COMMANDS:
@@ -127,7 +134,12 @@ def _run_command(command: str, arguments: list[str]) -> int:
         try:
             options = parser.read(arguments)
         except HelpWanted:
-            return _print(parser.format_help())
+            own = module.own_help(parser.read_for_help(arguments)) if command == "run" else None
+            return _print(own or parser.format_help())
+    if options.color is not None:
+        from plait.views.terminal import set_colour
+
+        set_colour(options.color)
     if getattr(options, "json", False):
         from plait.views.terminal import with_json_errors
 
@@ -144,34 +156,23 @@ def _plain_options(module: Any, arguments: list[str]) -> Any:
     return form.read(arguments)
 
 
-def _unknown_command(command: str) -> Exception:
-    from plait.core.errors import InputError, closest_name
-
-    kind = "option" if command.startswith("-") else "command"
-    known = ["--help", "--version"] if kind == "option" else list(COMMANDS)
-    guess = closest_name(command, known)
-    return InputError(
-        f"there is no {kind} '{command[:60]}'",
-        fix=(f"did you mean '{guess}'? " if guess else "") + f"{kind}s: {', '.join(known)}",
-        code=f"unknown-{kind}",
-    )
-
-
-def _overview() -> str:
-    rows = [f"  plait {name:<9} {what}\n" for name, what in COMMANDS.items()]
-    rows.append(f"  plait {'help':<9} this page; plait help COMMAND for examples and options\n")
-    return "Commands:\n" + "".join(rows) + "\n" + (__doc__ or "").split("\n\n")[1] + "\n"
-
-
 def _print_version(option: str = "") -> int:
     from plait import __version__
+    from plait.cli.commit import find_commit
 
-    _print(f"plait {__version__}\n")
+    commit = find_commit(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    _print(f"plait {__version__} ({commit})\n" if commit else f"plait {__version__}\n")
     if option in ("--verbose", "-v"):
         from plait.app.installation import facts
 
         _print(facts())
     return 0
+
+
+def _complete(words: list[str]) -> int:
+    from plait.cli.complete import complete
+
+    return _print("".join(f"{line}\n" for line in complete(words, COMMANDS)))
 
 
 def _print(text: str) -> int:
@@ -197,7 +198,7 @@ def run_to_exit_code(run: Callable[[], int]) -> int:
             return status
         except Exception as error:
             return _handle_error(error)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # not in a run: there `stop_on_signal` (cli/run.py) takes it
         return INTERRUPTED
     except BrokenPipeError:
         _discard_output()

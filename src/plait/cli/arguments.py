@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from plait.core.errors import InputError, closest_name
-from plait.core.hints import NoReturn
+from plait.core.hints import Any, NoReturn
 
 
 class HelpWanted(Exception):
@@ -42,6 +42,14 @@ class Parser(argparse.ArgumentParser):
         self.what = what
         self.examples = examples
         self.add_argument("-h", "--help", nargs=0, action=_Help, help="this page")
+        self.add_argument(
+            "--color", metavar="WHEN", help="auto (default: on a terminal), always or never"
+        )
+
+    def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
+        if how.get("help") == argparse.SUPPRESS:
+            how["help"] = argparse.SUPPRESS  # argparse knows this one object only
+        return super().add_argument(*names, **how)
 
     def format_help(self) -> str:
         self.formatter_class = argparse.HelpFormatter
@@ -50,10 +58,26 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
         """The options; an error names every unknown one."""
-        options, unknown = self.parse_known_args(arguments)
+        try:
+            options, unknown = self.parse_known_args(arguments)
+        except InputError:  # an unknown option explains what is missing better
+            words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            known = {name for action in self._actions for name in action.option_strings}
+            unknown = [
+                word
+                for word in words
+                if word.startswith("--") and word.partition("=")[0] not in known
+            ]
+            if not unknown:
+                raise
         if unknown:
             raise self._unknown(unknown)
         return options
+
+    def read_for_help(self, arguments: list[str]) -> argparse.Namespace:
+        """The options beside `--help`; what cannot be read is left out."""
+        words = [word for word in arguments if word not in ("-h", "--help")]
+        return self.parse_known_args(words)[0]
 
     def error(self, message: str) -> NoReturn:
         raise InputError(
@@ -66,20 +90,34 @@ class Parser(argparse.ArgumentParser):
         options = [
             argument.partition("=")[0][:60] for argument in arguments if argument.startswith("-")
         ]
+        known = [name for action in self._actions for name in action.option_strings]
         if not options:
             what = f"plait {self.command}: more arguments than it takes"
-            return InputError(what, fix="quote a text with blanks: '…'", code="arguments")
-        known = [name for action in self._actions for name in action.option_strings]
+            name, equals, _ = arguments[0].partition("=")
+            fix = "quote a text with blanks: '…'"
+            if equals and "-i" in known and name.removesuffix(":").isidentifier():
+                fix = f"a value is given with -i: -i {name[:60]}=…"
+            return InputError(what, fix=fix, code="arguments")
         guesses = dict.fromkeys(
             guess for option in options if (guess := closest_name(option, known))
         )
         meant = f"did you mean {' '.join(guesses)}? " if guesses else ""
         return InputError(
             f"plait {self.command} has no option {', '.join(options)}",
-            fix=f"{meant}options: {', '.join(name for name in known if name.startswith('--'))}; "
+            fix=f"{meant}options: {', '.join(self._shown())}; "
             "a text that starts with '-' is written after '--'",
             code="unknown-option",
         )
+
+    def _shown(self) -> list[str]:
+        """The options that the help names: the others are other ways to say the same."""
+        return [
+            name
+            for action in self._actions
+            if action.help != argparse.SUPPRESS
+            for name in action.option_strings
+            if name.startswith("--")
+        ]
 
 
 def _reword(message: str) -> str:
@@ -109,7 +147,7 @@ def require_choice(what: str, given: str, known: Sequence[str]) -> str:
     )
 
 
-def seconds(given: str | None) -> float | None:
+def seconds(given: str | None, option: str = "--timeout") -> float | None:
     if given is None:
         return None
     try:
@@ -118,8 +156,8 @@ def seconds(given: str | None) -> float | None:
         limit = math.nan
     if not 0 < limit < math.inf:
         raise InputError(
-            "--timeout needs a number of seconds above 0",
-            fix="for example --timeout 30",
+            f"{option} needs a number of seconds above 0",
+            fix=f"for example {option} 30",
             code="arguments",
         )
     return limit

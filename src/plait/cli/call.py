@@ -12,7 +12,14 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from plait.cli.project import add_project, load_toolbox, trust_project
-from plait.cli.values import file_text, read_json, read_template_text, require_mapping
+from plait.cli.values import (
+    HIDDEN,
+    add_inputs,
+    read_inputs,
+    read_json,
+    read_mapping_file,
+    require_mapping,
+)
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
@@ -26,30 +33,19 @@ if TYPE_CHECKING:
     from plait.tools.prepare import Toolbox
 
 EXAMPLES: Final = (
-    """plait call core/file/read --params '{"path": "README.md"}'""",
-    """plait call team/report -p week=46 --dry-run""",
+    "plait call core/file/read -i path=README.md",
+    "plait call team/report -i week=46 --dry-run",
 )
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument("tool", metavar="TOOL", help="its id, for example team/report")
-    parser.add_argument("--params", metavar="JSON", help='the parameters: {"week": 46}')
-    parser.add_argument(
-        "--params-file",
-        metavar="FILE",
-        help="the same from a file, - reads standard input; --params wins",
-    )
-    parser.add_argument(
-        "-p",
-        "--param",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="one parameter (may be repeated): text, or the type of the schema; KEY:=JSON is always JSON",
-    )
+    add_inputs(parser, "one parameter: text, or the type of its schema", "-p", "--param")
+    parser.add_argument("--params", metavar="JSON", help=HIDDEN)
+    parser.add_argument("--params-file", metavar="FILE", help=HIDDEN)
     add_project(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would run, and run nothing"
+        "-n", "--dry-run", action="store_true", help="show what would run, and run nothing"
     )
     parser.add_argument("--trust", action="store_true", help="trust the project first")
     parser.add_argument("--timeout", metavar="S", help="end the tool after so many seconds")
@@ -148,64 +144,28 @@ def _toolbox(options: argparse.Namespace) -> Toolbox:
 
 def _params(options: argparse.Namespace, tools: Toolbox) -> dict[str, Json]:
     params: dict[str, Json] = {}
-    if (path := options.params_file) is not None:
-        place = "standard input" if path == "-" else path
-        params |= require_mapping(
-            read_json(read_template_text("-") if path == "-" else file_text(path), place), place
-        )
+    if options.params_file is not None:
+        params |= read_mapping_file(options.params_file)
     if options.params is not None:
         params |= require_mapping(read_json(options.params, "--params"), "--params")
-    if options.param:
+    given, texts = read_inputs(options.input)
+    if texts:
         # The schema of each parameter that the tool declares.
         schema = tools.chains.get(options.tool).tool.header.config_schema or {}
         properties = schema.get("properties")
-        params |= _single_params(
-            options.param, properties if isinstance(properties, Mapping) else {}
-        )
-    return params
+        types = properties if isinstance(properties, Mapping) else {}
+        given |= {name: _parse_param(given[name], types.get(name)) for name in texts}
+    return params | given
 
 
-def _single_params(given: list[str], types: Mapping[str, Json]) -> dict[str, Json]:
-    params: dict[str, Json] = {}
-    for argument in given:
-        name, equals, value = argument.partition("=")
-        if not equals or not name:
-            raise InputError("-p needs KEY=VALUE", fix="for example -p week=46", code="arguments")
-        if name.removesuffix(":") in params:
-            raise InputError(
-                f"-p gives '{name[:60]}' twice", fix="give a list with --params", code="arguments"
-            )
-        params[name.removesuffix(":")] = _parse_param(name, value, types.get(name))
-    return params
-
-
-def _parse_param(name: str, value: str, schema: Json) -> Json:
+def _parse_param(text: str, schema: Json) -> Json:
     """Text, unless the schema asks for another type: `version=1.10` is not the number 1.1."""
-    if name.endswith(":"):
-        return read_json(value, f"-p {name[:60]}=")
     if not isinstance(schema, Mapping) or _takes_text(schema):
-        return value
+        return text
     try:
-        return read_json(value, "-p")
+        return read_json(text, "-i")
     except InputError:
-        what = f"the tool's schema asks for another value of '{name[:60]}' than text"
-        raise InputError(
-            what, fix=f"write it as JSON: {_sample(name[:60], schema)}", code="not-json"
-        ) from None
-
-
-def _sample(name: str, schema: Mapping[str, Json]) -> str:
-    samples = {
-        "integer": "46",
-        "number": "1.5",
-        "boolean": "true",
-        "array": "'[1, 2]'",
-        "object": "'{}'",
-        "null": "null",
-    }
-    kinds = schema.get("type")
-    first = kinds[0] if isinstance(kinds, list) else kinds
-    return f"-p {name}={samples.get(first, '46') if isinstance(first, str) else '46'}"
+        return text  # the check of the parameters says what the schema asks for
 
 
 def _takes_text(schema: Mapping[str, Json]) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from plait.cli.project import add_project, require_folder
-from plait.cli.run import parse_inputs
+from plait.cli.run import add_run_inputs, parse_inputs
 from plait.cli.trust_prompt import ask_for_trust
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, TextIO
@@ -40,15 +40,7 @@ HELP: Final = "/quit ends the chat; Ctrl-C stops an answer"
 
 def configure(parser: Parser) -> None:
     parser.add_argument("directive", metavar="DIRECTIVE", help="a file, or the id of a directive")
-    parser.add_argument(
-        "-i",
-        "--input",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="one input (may be repeated)",
-    )
-    parser.add_argument("--inputs", metavar="F", help="inputs from a JSON or YAML file; -i wins")
+    add_run_inputs(parser, "one input")
     add_project(parser, lockable=False)
 
 
@@ -56,9 +48,9 @@ def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
 
     require_folder(options.project)
-    if options.inputs == "-":
+    if options.inputs == "-" or "@-" in options.input:
         raise InputError(
-            "standard input is what you say", fix="name a file for --inputs", code="arguments"
+            "standard input is what you say", fix="name a file: -i @inputs.json", code="arguments"
         )
     wanted = flows.Options(inputs=parse_inputs(options.inputs, options.input))
     person = ChatTerminal(sys.stdin, sys.stdout, sys.stderr, is_there=is_interactive())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 EXAMPLES: Final = (
-    """plait explain 'Hello ${name:-you}' --values '{"name": "world"}'""",
+    """plait explain 'Hello ${name:-you}' -i name=world""",
     "plait explain flow.yaml 'map[0]'",
 )
 

@@ -23,6 +23,7 @@ class FastArguments:
         self._can_lack = False
         self._options: dict[str, tuple[str, str]] = {}
         self._defaults: dict[str, Any] = {}
+        self.add_argument("--color")
 
     def add_argument(
         self,
@@ -30,6 +31,7 @@ class FastArguments:
         action: str = "store",
         default: Any = None,
         nargs: str | None = None,
+        dest: str | None = None,
         metavar: str | None = None,  # noqa: ARG002 - only argparse shows it
         help: str | None = None,  # noqa: ARG002
     ) -> None:
@@ -37,8 +39,8 @@ class FastArguments:
             self._arguments.append(names[0])
             self._can_lack = nargs == "?"
             return
-        long = next(name for name in names if name.startswith("--"))
-        place = long.removeprefix("--").replace("-", "_")
+        long = next(name for name in names if name.startswith("--") or dest)
+        place = dest or long.removeprefix("--").replace("-", "_")
         self._options |= dict.fromkeys(names, (place, action))
         self._defaults[place] = False if action == "store_true" else default
 

@@ -80,6 +80,6 @@ def _next(folder: str, flow: str) -> tuple[str, ...]:
         *(() if here else (f"cd {shlex.quote(folder)}",)),
         f"plait run {flow}",
         f"plait check {flow}",
-        "plait call hello -p name=Ada",
+        "plait call hello -i name=Ada",
         "plait tools show hello",
     )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 EXAMPLES: Final = (
-    """plait render 'Hello ${name}' --values '{"name": "world"}'""",
+    """plait render 'Hello ${name}' -i name=world""",
     """plait render --cases cases.jsonl > answers.jsonl""",
 )
 
@@ -130,7 +130,12 @@ def _render_template(
 
 
 def _run_cases(options: argparse.Namespace) -> int:
-    alone = {"TEXT": options.text, "--values": options.values, "--values-file": options.values_file}
+    alone = {
+        "TEXT": options.text,
+        "-i": options.input or None,
+        "--values": options.values,
+        "--values-file": options.values_file,
+    }
     if also := [name for name, given in alone.items() if given is not None]:
         raise InputError(
             f"plait render: --cases and {also[0]} exclude each other", code="arguments"

@@ -7,7 +7,7 @@ from functools import partial
 
 from plait.cli.project import require_folder
 from plait.cli.run import (
-    add_inputs,
+    add_run_inputs,
     add_watching,
     load_all,
     parse_inputs,
@@ -52,9 +52,9 @@ def configure(parser: Parser) -> None:
         default=[],
         help="count this step as done (may be repeated)",
     )
-    add_inputs(parser, "a secret input, which the run does not record (may be repeated)")
+    add_run_inputs(parser, "a secret input, which the run does not record")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what would run and what is replayed"
+        "-n", "--dry-run", action="store_true", help="show what would run and what is replayed"
     )
     add_watching(parser)
 
@@ -93,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
         done=options.done,
         max_parallel=whole_number("--max-parallel", options.max_parallel),
         backend=options.backend,
+        keep_going=options.keep_going,
         inputs=inputs,
     )
     return run_with_view(work, view_for(options))

@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         file=options.file,
         max_parallel=whole_number("--max-parallel", options.max_parallel),
         backend=options.backend,
+        keep_going=options.keep_going,
     )
     return run_with_view(work, view_for(options))
 

@@ -19,7 +19,7 @@ from functools import partial
 from threading import Thread, current_thread, main_thread
 
 from plait.cli.project import add_project, require_folder, trust_project
-from plait.cli.values import file_text, read_json, read_template_text, require_mapping, whole_number
+from plait.cli.values import HIDDEN, add_inputs, read_inputs, read_mapping_file, whole_number
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol, TextIO
 from plait.core.values import Json
@@ -37,23 +37,26 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = (
     "plait run flow.yaml",
-    "plait run fix-worst.yaml -i folder=src --max-parallel 8 --dry-run",
+    "plait run fix-worst.yaml -i folder=src -j 8 --dry-run",
 )
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a workflow, graph, directive or ensemble")
-    add_inputs(
-        parser,
-        "one input (may be repeated): text, or the type of the parameter; KEY:=JSON is JSON",
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="a workflow, graph, directive or ensemble; without one, list those of the project",
     )
+    add_run_inputs(parser, "one input: text, or the type of the parameter")
     parser.add_argument(
         "--strict", action="store_true", help="a placeholder without a value is an error"
     )
     parser.add_argument("--profile", metavar="P", help="one of the flow's profiles")
     parser.add_argument(
+        "-n",
         "--dry-run",
         action="store_true",
         help="show what would run, with its values, and run nothing",
@@ -67,16 +70,10 @@ def configure(parser: Parser) -> None:
     add_watching(parser)
 
 
-def add_inputs(parser: Parser, single: str) -> None:
-    """`-i` and `--inputs`."""
-    parser.add_argument(
-        "-i", "--input", metavar="KEY=VALUE", action="append", default=[], help=single
-    )
-    parser.add_argument(
-        "--inputs",
-        metavar="F",
-        help="inputs from a JSON or YAML file, - reads standard input; -i wins",
-    )
+def add_run_inputs(parser: Parser, single: str) -> None:
+    """`-i`, and `--inputs FILE`, which is `-i @FILE`."""
+    add_inputs(parser, single)
+    parser.add_argument("--inputs", metavar="F", help=HIDDEN)
 
 
 def add_watching(parser: Parser) -> None:
@@ -84,11 +81,20 @@ def add_watching(parser: Parser) -> None:
     parser.add_argument(
         "--backend", metavar="B", help="where items run: local, dask, or dask://HOST:PORT"
     )
-    parser.add_argument("--max-parallel", metavar="N", help="at most so many items at a time")
+    parser.add_argument("-j", "--max-parallel", metavar="N", help="at most so many items at a time")
+    parser.add_argument(
+        "-k",
+        "--keep-going",
+        action="store_true",
+        help="a failed item of a map stops no other one, whatever the flow says",
+    )
     parser.add_argument(
         "--json", action="store_true", help="one JSON object per event, and one at the end"
     )
-    parser.add_argument("--quiet", action="store_true", help="say nothing unless it fails")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing unless it fails")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all output, with the item before it"
+    )
     add_project(parser, lockable=False)
 
 
@@ -108,7 +114,18 @@ def load_all() -> None:
     gc.enable()
 
 
+def own_help(options: argparse.Namespace) -> str | None:
+    """`plait run FILE --help`: the flow's own help."""
+    if options.file is None or not os.path.isfile(options.file):
+        return None
+    from plait.cli.flow_list import flow_help
+
+    return flow_help(options.file)
+
+
 def run(options: argparse.Namespace) -> int:
+    if options.file is None:
+        return _list_flows(options)
     from plait.app import runs as flows
     from plait.app.toolbox import toolbox
 
@@ -133,6 +150,23 @@ def run(options: argparse.Namespace) -> int:
     return run_with_view(work, view_for(options))
 
 
+def _list_flows(options: argparse.Namespace) -> int:
+    from plait.app.toolbox import project_root
+
+    if options.input or options.inputs or options.dry_run or options.prompt_only or options.trust:
+        raise InputError(
+            "plait run: FILE is missing",
+            fix="plait run alone lists the flows of this project",
+            code="arguments",
+        )
+    gc.enable()
+    require_folder(options.project)
+    from plait.cli.flow_list import show_flows
+
+    show_flows(project_root(options.project), as_json=options.json)
+    return 0
+
+
 # ── watching ─────────────────────────────────────────────────────────────
 
 
@@ -144,8 +178,14 @@ def view_for(options: argparse.Namespace, stream: TextIO | None = None) -> View:
         from plait.views.json_view import JsonView
 
         return JsonView(stream)
+    if options.quiet and options.verbose:
+        raise InputError("-q and -v exclude each other", fix="give one of them", code="arguments")
     if options.quiet:
         return QuietView(sys.stderr)
+    if options.verbose:
+        from plait.views.verbose import VerboseView
+
+        return VerboseView(stream)
     if stream.isatty() and os.environ.get("TERM") not in ("dumb", None):
         from plait.views.live import LiveView
 
@@ -238,36 +278,11 @@ def _options(options: argparse.Namespace) -> Options:
         max_parallel=whole_number("--max-parallel", options.max_parallel),
         profile=options.profile,
         backend=options.backend,
+        keep_going=options.keep_going,
     )
 
 
-def parse_inputs(file: str | None, single: Sequence[str]) -> dict[str, Json]:
-    """The inputs of `--inputs`, then each `-i`, which wins."""
-    inputs = {} if file is None else _inputs_of_file(file)
-    given: dict[str, Json] = {}
-    for argument in single:
-        name, equals, value = argument.partition("=")
-        is_json = name.endswith(":")
-        name = name.removesuffix(":")
-        if not equals or not name:
-            raise InputError(
-                "-i needs KEY=VALUE", fix="for example -i folder=src", code="arguments"
-            )
-        if name in given:
-            what = f"-i gives '{name[:60]}' twice"
-            raise InputError(
-                what, fix=f"give a list as JSON: -i {name[:60]}:='[1, 2]'", code="arguments"
-            )
-        given[name] = read_json(value, f"-i {name[:60]}:=") if is_json else value
-    return {**inputs, **given}
-
-
-def _inputs_of_file(path: str) -> dict[str, Json]:
-    from plait.core.documents import parse
-
-    place = "standard input" if path == "-" else path
-    text = read_template_text("-") if path == "-" else file_text(path)
-    if not path.endswith((".yaml", ".yml")):
-        return require_mapping(read_json(text, place), place)
-
-    return require_mapping(parse(text, path).data(), place)
+def parse_inputs(file: str | None, given: Sequence[str]) -> dict[str, Json]:
+    """The inputs of `--inputs`, then of each `-i`, which wins."""
+    inputs = {} if file is None else read_mapping_file(file)
+    return {**inputs, **read_inputs(given)[0]}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from plait.cli.arguments import require_choice
+from plait.cli.templates import SETTINGS
 from plait.cli.trust_prompt import trust_new_files
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
@@ -191,14 +192,6 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
 
 
 # ── a project ────────────────────────────────────────────────────────────
-
-SETTINGS: Final = """\
-# The settings of this project.
-
-# project: tools and flows of this project run where the user trusts the project.
-# signed:  they run only where the user trusts a key that signed them (plait sign --all).
-trust: project
-"""
 
 FLOW: Final = """\
 # A workflow: its steps run in order; a value is data, never code.

@@ -16,7 +16,7 @@ EXAMPLES: Final = (
     "plait schema workflow > workflow.schema.json",
     "plait schema provider --compact",
 )
-FORMATS: Final = ("workflow", "graph", "directive", "ensemble", "provider", "hooks")
+FORMATS: Final = ("workflow", "graph", "directive", "ensemble", "provider", "hooks", "tool")
 
 
 def configure(parser: Parser) -> None:

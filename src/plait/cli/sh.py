@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from plait.core.values import Json
 
 EXAMPLES: Final = (
-    """plait sh 'wc -l ${file}' --values '{"file": "my notes.txt"}'""",
-    """plait sh 'git commit -m "${message}"' --values-file commit.json --show""",
+    """plait sh 'wc -l ${file}' -i 'file=my notes.txt'""",
+    """plait sh 'git commit -m "${message}"' -i @commit.json --show""",
 )
 SHELLS: Final = ("sh", "dash", "bash")
 
@@ -48,7 +48,9 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--timeout", metavar="S", help="end the command after so many seconds")
     parser.add_argument("--cwd", metavar="DIR", help="run it there")
-    parser.add_argument("--show", action="store_true", help="print what would run, and run nothing")
+    parser.add_argument(
+        "-n", "--show", action="store_true", help="print what would run, and run nothing"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print stdout, stderr, exit_code, duration and shown"
     )

@@ -313,7 +313,7 @@ def _about(schema: Json) -> str:
 def sample_params(schema: Mapping[str, Json] | None) -> str:
     """The required parameters, to be filled in."""
     required = (schema or {}).get("required") or []
-    return "".join(f" -p {name}=…" for name in required)
+    return "".join(f" -i {name}=…" for name in required)
 
 
 def _chain_record(

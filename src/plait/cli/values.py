@@ -1,14 +1,21 @@
-"""Values from the command line: strict JSON and numbers.  No error message quotes a value."""
+"""Values from the command line: `-i`, strict JSON and numbers.  No error message quotes a value.
+
+    -i name=text      text, or the type that a parameter of this name declares
+    -i name:=json     JSON
+    -i @file          a map of names in a JSON or YAML file; @- reads standard input
+
+One `-i` for one name wins over a file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from plait.core.errors import InputError
-from plait.core.hints import TYPE_CHECKING
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.os_errors import raise_machine_limit
 from plait.core.values import Json, Secret, finite_number, json_error, text
 
@@ -19,13 +26,69 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 
+HIDDEN: Final = "==SUPPRESS=="
+"""The help of an option that is another way to say the same: argparse leaves it out."""
+
+
+def add_inputs(parser: Parser, what: str, *hidden: str) -> None:
+    """`-i`, and other names of it that the help leaves out."""
+    parser.add_argument(
+        "-i",
+        "--input",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help=f"{what} (may be repeated); KEY:=JSON gives JSON, @FILE a map in a JSON or YAML file",
+    )
+    if hidden:
+        parser.add_argument(*hidden, dest="input", action="append", default=[], help=HIDDEN)
+
+
+def read_inputs(given: Sequence[str]) -> tuple[dict[str, Json], set[str]]:
+    """The values of each `-i`, and the names of those that are text and may get a type."""
+    filed: dict[str, Json] = {}
+    single: dict[str, Json] = {}
+    texts: set[str] = set()
+    for argument in given:
+        if argument.startswith("@"):
+            filed |= read_mapping_file(argument[1:])
+            continue
+        name, equals, value = argument.partition("=")
+        is_json = name.endswith(":")
+        name = name.removesuffix(":")
+        if not equals or not name:
+            raise InputError(
+                "-i needs KEY=VALUE, KEY:=JSON or @FILE",
+                fix="for example -i folder=src",
+                code="arguments",
+            )
+        if name in single:
+            raise InputError(
+                f"-i gives '{name[:60]}' twice",
+                fix=f"give a list as JSON: -i {name[:60]}:='[1, 2]'",
+                code="arguments",
+            )
+        single[name] = read_json(value, f"-i {name[:60]}:=") if is_json else value
+        if not is_json:
+            texts.add(name)
+    return {**filed, **single}, texts
+
+
+def read_mapping_file(path: str) -> dict[str, Json]:
+    """A map of names from a JSON or YAML file; `-` is standard input."""
+    place = "standard input" if path == "-" else path
+    text = read_template_text("-") if path == "-" else file_text(path)
+    if not path.endswith((".yaml", ".yml")):
+        return require_mapping(read_json(text, place), place)
+    from plait.core.documents import parse
+
+    return require_mapping(parse(text, path).data(), place)
+
+
 def add_values(parser: Parser) -> None:
-    parser.add_argument(
-        "--values", metavar="JSON", help='the names and their values: {"name": "world"}'
-    )
-    parser.add_argument(
-        "--values-file", metavar="FILE", help="the same from a file; --values wins over it"
-    )
+    add_inputs(parser, "the value of a name")
+    parser.add_argument("--values", metavar="JSON", help=HIDDEN)
+    parser.add_argument("--values-file", metavar="FILE", help=HIDDEN)
     parser.add_argument(
         "--secret",
         metavar="NAME",
@@ -36,7 +99,7 @@ def add_values(parser: Parser) -> None:
 
 
 def parse_values(options: argparse.Namespace) -> dict[str, Json]:
-    """The values of `--values-file`, then of `--values`; those named by `--secret` are secrets."""
+    """The values of `-i`, and of its older forms; those named by `--secret` are secrets."""
     values: dict[str, Json] = {}
     if options.values_file is not None:
         values |= require_mapping(
@@ -44,6 +107,7 @@ def parse_values(options: argparse.Namespace) -> dict[str, Json]:
         )
     if options.values is not None:
         values |= require_mapping(read_json(options.values, "--values"), "--values")
+    values |= read_inputs(options.input)[0]
     for name in options.secret:
         if name not in values:
             what = f"--secret {name[:60]}: no such value is given"

@@ -13,6 +13,10 @@ A secret of fewer than four characters is hidden only where it stands alone: ins
 words it is found everywhere, and a mask there would spell it out.  One of blanks alone
 is not hidden.  What a program makes of a secret in any other way (reversed, compressed,
 encrypted) is not found.
+
+The journal masks nothing: whoever makes a value, a title or a message masks it before it is
+recorded, in a run by `ctx.run.secrets` (`Secrets` in `engine/context.py`).  Only notes are masked
+by the event bus.
 """
 
 from __future__ import annotations
@@ -31,6 +35,10 @@ SHORTEST: Final = 4
 PIECE_LENGTH: Final = 1000
 """A longer secret is hidden in pieces of this many characters, to keep the automaton small."""
 
+MOST_HELD: Final = 1 << 16
+"""Characters that a stream holds back.  Only a text that imitates a secret reaches it."""
+_NESTED: Final = 100
+"""Characters of a secret in one nested pattern; re2 nests no deeper than 1000."""
 _PATTERN: Final = 1 << 19
 """Characters of the pattern of one automaton, more than one piece has; there may be several."""
 _MEMORY: Final = 1 << 28
@@ -73,6 +81,40 @@ class Masker:
         automata = self._automata
         return text if automata is None else automata.mask(text)
 
+    def safe_length(self, text: str) -> int:
+        """How much of a text that goes on may be masked and shown now.
+
+        What follows could be the beginning of a secret, so it waits for more.
+        """
+        self.mask("")  # with the present secrets
+        automata = self._automata
+        return len(text) if automata is None else automata.safe_length(text)
+
+
+class MaskedStream:
+    """Masks a text that comes in pieces: a secret is found across their borders, too."""
+
+    __slots__ = ("_held", "_mask", "_safe_length")
+
+    def __init__(self, mask: Callable[[str], str], safe_length: Callable[[str], int]) -> None:
+        self._mask = mask
+        self._safe_length = safe_length
+        self._held = ""
+
+    def write(self, text: str) -> str:
+        """The masked text up to where a secret could begin."""
+        text = self._held + text
+        safe = self._safe_length(text)
+        if len(text) - safe > MOST_HELD:
+            safe = len(text)
+        self._held = text[safe:]
+        return self._mask(text[:safe])
+
+    def finish(self) -> str:
+        """The rest, when nothing follows."""
+        text, self._held = self._held, ""
+        return self._mask(text)
+
 
 def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
     """The value with every text in it masked, keys included; ValueRefusedError if it is nested too
@@ -107,8 +149,16 @@ def _mask_tree(value: Json, mask: Callable[[str], str]) -> Json:
 # ── the automaton ────────────────────────────────────────────────────────
 
 
+class _Match(Protocol):
+    def start(self) -> int: ...
+
+    def end(self) -> int: ...
+
+
 class _Automaton(Protocol):
-    def search(self, text: bytes) -> object | None: ...
+    def search(self, text: bytes) -> _Match | None: ...
+
+    def finditer(self, text: bytes) -> Iterator[_Match]: ...
 
     def sub(self, replacement: bytes, text: bytes) -> bytes: ...
 
@@ -126,6 +176,8 @@ class _SecretAutomata:
         self._short_mask = _short_mask(short) if short else None
         # A secret with '*' in it may come about only by masking another one.
         self._again = any("*" in part for part in long)
+        self._parts = [*long, *short]
+        self._beginnings: list[_Automaton] | None = None
 
     def mask(self, text: str) -> str:
         if self._short_mask is not None:
@@ -139,6 +191,31 @@ class _SecretAutomata:
         ):  # each time it gets shorter
             hidden = again
         return hidden.decode("utf-8", "surrogatepass")
+
+    def safe_length(self, text: str) -> int:
+        """Where the first possible beginning of a secret starts that reaches the end."""
+        if self._beginnings is None:  # only streams need it
+            patterns = _join_patterns(map(_beginnings, self._parts))
+            self._beginnings = [_automaton(f"{pattern}\\z") for pattern in patterns]
+        data = text.encode("utf-8", "surrogatepass")
+        safe = len(data)
+        for automaton in self._beginnings:
+            if (found := automaton.search(data)) is not None:
+                safe = min(safe, found.start())
+        return len(data[: self._before_secret(data, safe)].decode("utf-8", "surrogatepass"))
+
+    def _before_secret(self, data: bytes, safe: int) -> int:
+        """`safe`, or the beginning of a secret that it would cut in two."""
+        while True:
+            cut = [
+                found.start()
+                for automaton in self._long
+                for found in automaton.finditer(data)
+                if found.start() < safe < found.end()
+            ]
+            if not cut:
+                return safe
+            safe = min(cut)
 
     def _hide(self, data: bytes) -> bytes:
         """The bytes with every form hidden; the very same object if there is none."""
@@ -162,15 +239,18 @@ def _parts(secret: str) -> Iterator[str]:
 
 def _patterns(parts: Iterable[str]) -> Iterator[str]:
     """Every form of these, in patterns that are small enough to compile, in the same order."""
+    return _join_patterns("|".join(_forms(part)) for part in parts)
+
+
+def _join_patterns(written: Iterable[str]) -> Iterator[str]:
     forms: list[str] = []
     size = 0
-    for part in parts:
-        written = "|".join(_forms(part))
-        if forms and size + len(written) > _PATTERN:
+    for one in written:
+        if forms and size + len(one) > _PATTERN:
             yield f"(?:{'|'.join(forms)})"
             forms, size = [], 0
-        forms.append(written)
-        size += len(written)
+        forms.append(one)
+        size += len(one)
     if forms:
         yield f"(?:{'|'.join(forms)})"
 
@@ -207,6 +287,36 @@ def _forms(secret: str) -> Iterator[str]:
     for alignment in range(3):
         yield _base64(data, alignment)
 
+
+def _beginnings(secret: str) -> str:
+    """A pattern of every text that is, or could become, a form of the secret."""
+    data = _bytes(secret)
+    texts = [
+        _beginning([_character(char) for char in secret], f"(?:{_PART_OF_CHARACTER})?"),
+        _beginning([f"{_hex(byte)}{_BETWEEN_BYTES}" for byte in data], r"(?:[0-9A-Fa-f]|\\+)?"),
+    ]
+    for alignment in range(3):
+        digits = [f"{digit}(?:{_BREAK})*" for digit in _base64_digits(data, alignment)]
+        texts.append(_beginning([*digits, "[A-Za-z0-9+/_-]", "=", "="], r"(?:\\+|%2?)?"))
+    return "|".join(texts)
+
+
+def _beginning(elements: list[str], rest: str) -> str:
+    """The first elements, and a part of the next one."""
+    found = []
+    for start in range(0, len(elements), _NESTED):
+        nested = rest
+        for element in reversed(elements[start : start + _NESTED]):
+            nested = f"(?:{element}{nested}|{rest})"
+        found.append("".join(elements[:start]) + nested)
+    return "|".join(found)
+
+
+_PART_OF_CHARACTER: Final = (
+    r"\\+(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?|%[0-9A-Fa-f]?|&#?[A-Za-z0-9]{0,8}"
+    r"""|'(?:\\+'?|"+'?"*)?|\r"""
+)
+"""The beginning of an escaped character."""
 
 _BREAK: Final = r"\s|\\+[rn]"
 """How a long text is broken into lines, literally or in JSON."""
@@ -256,14 +366,19 @@ _BASE64_DIGITS: Final = {"+": "(?:[+-]|%2[Bb])", "/": r"(?:\\*/|_|%2[Ff])"}
 
 def _base64(data: bytes, alignment: int) -> str:
     """The part of a base64 text that these bytes decide, wherever they begin in it."""
+    core = f"(?:{_BREAK})*".join(_base64_digits(data, alignment))
+    rest = (alignment + len(data)) * 8 % 6
+    # The last digit holds bits of what follows, too: it goes with what it tells of the secret.
+    return core + ("[A-Za-z0-9+/_-]?=*" if rest else "=*")
+
+
+def _base64_digits(data: bytes, alignment: int) -> list[str]:
+    """Patterns of the digits that these bytes decide."""
     from base64 import b64encode
 
     coded = b64encode(bytes(alignment) + data).decode("ascii")
-    first = ceil(alignment * 8 / 6)
-    whole, rest = divmod((alignment + len(data)) * 8, 6)
-    core = f"(?:{_BREAK})*".join(_BASE64_DIGITS.get(digit, digit) for digit in coded[first:whole])
-    # The last digit holds bits of what follows, too: it goes with what it tells of the secret.
-    return core + ("[A-Za-z0-9+/_-]?=*" if rest else "=*")
+    first, whole = ceil(alignment * 8 / 6), (alignment + len(data)) * 8 // 6
+    return [_BASE64_DIGITS.get(digit, digit) for digit in coded[first:whole]]
 
 
 def _hex(byte: int) -> str:

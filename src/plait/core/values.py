@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from plait.core.errors import ValueRefusedError
+from plait.core.errors import ValueRefusedError, shorten
 from plait.core.hints import Any, Final, NoReturn, TypeAlias
 
 Json: TypeAlias = Any
@@ -128,6 +128,23 @@ def reveal_text(value: Json) -> str:
 def json_text(value: Json, *, reveal: bool = False) -> str:
     """Compact JSON; keys in their own order."""
     return _dump(value, Secret.reveal if reveal else _mask)
+
+
+SHOWN_GIVEN: Final = 40
+
+
+def format_given(value: Json) -> str:
+    """The end of a message about a wrong value: `, got "46a"`; of a secret nothing."""
+    match value:
+        case Mapping():
+            return ", got a map"
+        case list():
+            return ", got a list"
+        case str():
+            return f", got {json_text(shorten(value, SHOWN_GIVEN))}"
+        case None | bool() | int() | float():
+            return f", got {shorten(json_text(value), SHOWN_GIVEN)}"
+    return ""
 
 
 def json_value(written: str) -> Json:

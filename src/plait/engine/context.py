@@ -18,7 +18,7 @@ from plait.engine.replay import Replay
 if TYPE_CHECKING:
     from random import Random
 
-    from plait.core.masking import Masker
+    from plait.core.masking import MaskedStream, Masker
     from plait.core.values import Json
     from plait.engine.perform import StepContext
     from plait.engine.plan_log import PlanLog
@@ -54,6 +54,17 @@ class Secrets:
         So a resumed run masks the same text, whichever steps it replays.
         """
         self.add([secret for secret in secrets if self.mask(secret) == secret])
+
+    def safe_length(self, text: str) -> int:
+        """How much of a text that goes on may be shown now: a secret could begin after that."""
+        masker = self._masker
+        return len(text) if masker is None else masker.safe_length(text)
+
+    def stream(self) -> MaskedStream:
+        """Return a mask for a text that comes in pieces."""
+        from plait.core.masking import MaskedStream
+
+        return MaskedStream(self.mask, self.safe_length)
 
     @property
     def is_empty(self) -> bool:

@@ -30,6 +30,7 @@ from plait.engine.outcome import Interrupted
 if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.engine.journal import Journal
+    from plait.engine.live_output import LiveOutput, StepStream
     from plait.engine.plan_log import PlanLog
 
 
@@ -93,8 +94,11 @@ class EventBus:
         reports: bool = True,
         plan_log: PlanLog | None = None,
         noted: set[str] | None = None,
+        live: LiveOutput | None = None,
     ) -> None:
         """Without `reports` there are no watchers and no thread.
+
+        `live`: gets the output of running steps; without it, only their ends show it.
 
         `plan_log`: the log of a dry run, which gets the ends of steps.  `noted`: keys that `note_once`
         has used in earlier attempts of the run.
@@ -113,8 +117,11 @@ class EventBus:
         """By path: titles of running steps that differ from what their authors wrote."""
         self._noted: set[str] = set() if noted is None else noted
         self._starting = threading.Lock()
+        self._live = live if reports else None
         self._reporter: _AnyReporter = (
-            _Reporter(journal, list(watchers), self._record_long_starts) if reports else _Silence()
+            _Reporter(journal, list(watchers), self._record_long_starts, self._live)
+            if reports
+            else _Silence()
         )
 
     def emit(self, event: Event) -> None:
@@ -157,6 +164,10 @@ class EventBus:
     def notify(self, event: Event) -> None:
         """Report an event to watchers only; the journal does not keep it."""
         self._reporter.report(event)
+
+    def open_output(self, path: str, attempt: int) -> StepStream | None:
+        """Return where the output of a running step goes, piece by piece; None: nowhere."""
+        return None if self._live is None else self._live.open(path, attempt)
 
     def flush_end(self, path: str) -> None:
         """Record the end of the last step of a list now, without the end of the list."""
@@ -312,9 +323,14 @@ class _Reporter:
     """Reports events to watchers, once they are safe."""
 
     def __init__(
-        self, journal: Journal, watchers: list[Watch], record_starts: Callable[[], bool]
+        self,
+        journal: Journal,
+        watchers: list[Watch],
+        record_starts: Callable[[], bool],
+        live: LiveOutput | None,
     ) -> None:
         self._journal = journal
+        self._live = live
         self._watchers = watchers
         self._record_starts = record_starts
         self._waiting: list[EventRecord] = []
@@ -323,11 +339,13 @@ class _Reporter:
         self._closing = threading.Event()
         self._number = 0
         self._failure: BaseException | None = None
+        if live is not None:
+            live.start(self._wake.set)
         self._thread = threading.Thread(target=self._serve, name="plait-reporter", daemon=True)
         self._thread.start()
 
     def report(self, event: Event) -> None:
-        if self._watchers:
+        if self._watchers or self._live is not None:
             with self._lock:
                 self._number += 1
                 self._waiting.append(EventRecord(self._number, time.time(), event))
@@ -338,6 +356,8 @@ class _Reporter:
         self._closing.set()
         self._wake.set()
         self._thread.join()
+        if self._live is not None:
+            self._live.close()
         if self._failure is not None:
             raise self._failure
 
@@ -362,6 +382,8 @@ class _Reporter:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         self._journal.sync()
+        if self._live is not None:
+            waiting += self._take_output(self._live, waiting)
         for watch in list(self._watchers):
             try:
                 for record in waiting:
@@ -369,6 +391,15 @@ class _Reporter:
             except Exception:
                 # A view that breaks must not break the run that it shows.
                 self._watchers.remove(watch)
+
+    def _take_output(self, live: LiveOutput, records: list[EventRecord]) -> list[EventRecord]:
+        """Return what running steps have printed.  Of steps that ended, the journal has it."""
+        live.forget_ended(records)
+        output, is_more = live.take()
+        if is_more:
+            self._wake.set()
+        at = time.time()
+        return [EventRecord(self._number, at, one) for one in output]
 
 
 _AnyReporter: TypeAlias = "_Reporter | _KeptReports | _Silence"

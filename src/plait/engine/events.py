@@ -78,6 +78,20 @@ class ModelText:
 
 
 @dataclass(frozen=True, slots=True)
+class StepOutput:
+    """A piece of what a running step prints; secrets masked.
+
+    It is for watchers and not recorded; the end of the step has the whole output.
+    """
+
+    path: str
+    stream: str
+    """stdout or stderr."""
+    text: str = field(repr=False)
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PendingHooks:
     """The hooks to notify of the end of a step; recorded with that end, before they run."""
 
@@ -175,6 +189,7 @@ Event: TypeAlias = (
     | StepStarted
     | StepRenamed
     | ModelText
+    | StepOutput
     | StepRetrying
     | StepFinished
     | ItemsCounted

@@ -53,18 +53,18 @@ HOOK_EVENTS: Final[dict[str, HookEvent]] = {
     event.name: event
     for event in (
         HookEvent("run_started", "a run begins", _BEGIN),
-        HookEvent("run_finished", "all of a run is done", _AFTER, ("result",)),
+        HookEvent("run_finished", "a run is done", _AFTER, ("result",)),
         HookEvent("run_failed", "a run has failed", _AFTER, ("error",)),
         HookEvent("step_started", "a step is about to begin", _GATE, _STEP),
         HookEvent("step_finished", "a step is done", _AFTER, (*_STEP, "result")),
         HookEvent(
-            "step_failed", "a step has failed, and is not tried again", _FAILED, (*_STEP, "error")
+            "step_failed", "a step has failed after its last attempt", _FAILED, (*_STEP, "error")
         ),
         HookEvent("item_started", "the steps for an item are about to begin", _GATE, _STEP),
         HookEvent("item_finished", "the steps for an item are done", _AFTER, (*_STEP, "result")),
         HookEvent(
             "item_failed",
-            "a step for an item has failed, and with it the item",
+            "an item has failed, because one of its steps failed",
             _FAILED,
             (*_STEP, "error"),
         ),
@@ -81,13 +81,13 @@ HOOK_EVENTS: Final[dict[str, HookEvent]] = {
             _FAILED,
             (*_GRAPH, "item", "node", "attempt", "error"),
         ),
-        HookEvent("graph_completed", "a graph has come to its end", _AFTER, (*_GRAPH, "result")),
+        HookEvent("graph_completed", "a graph has ended", _AFTER, (*_GRAPH, "result")),
         HookEvent(
             "limit", "a limit is reached", _LIMIT, (*_STEP, "graph", "steps", "turn", "limit")
         ),
-        HookEvent("turn_started", "a model is about to be asked", _GATE, (*_STEP, "turn")),
+        HookEvent("turn_started", "a model request is about to be sent", _GATE, (*_STEP, "turn")),
         HookEvent("turn_finished", "a model has answered", _AFTER, (*_STEP, "turn", "result")),
-        HookEvent("tool_call", "a model wants a tool to be called", _GATE, (*_STEP, *_TOOL)),
+        HookEvent("tool_call", "a model requests a tool call", _GATE, (*_STEP, *_TOOL)),
         HookEvent("tool_result", "that tool has been called", _AFTER, (*_STEP, *_TOOL, "result")),
     )
 }
@@ -97,27 +97,27 @@ NAMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "event": ("which event it is", ()),
     "path": ("where in the run it happened", ()),
     "run": ("this run", ("id", "flow", "file")),
-    "inputs": ("what the run, or the graph, was given", ()),
+    "inputs": ("the inputs of the run or the graph", ()),
     "limits": ("the limits that are set", LIMITS),
-    "used": ("what was used up of them", LIMITS),
-    "cost": ("the same: what the run, or the agent, took until now", LIMITS),
+    "used": ("how much of them is used", LIMITS),
+    "cost": ("the same usage, of the run or the agent so far", LIMITS),
     "directive": ("the directive or agent that runs", ()),
-    "model": ("the model that is asked; if no file names one, and behind a step, the one that answered", ()),
+    "model": ("the model of the request; after a step, or if no file names one, that of the answer", ()),
     "step": ("the step", ("name", "kind", "title", "attempt")),
     "item": ("the current item", ()),
     "graph": ("the graph", ()),
-    "start": ("the node that it begins with", ()),
+    "start": ("its first node", ()),
     "node": ("the node", ()),
-    "next": ("the node that follows it", ()),
-    "steps": ("how many nodes were done until now", ()),
-    "attempt": ("how often it was tried", ()),
+    "next": ("the next node", ()),
+    "steps": ("how many nodes were done so far", ()),
+    "attempt": ("the number of the attempt, from 1", ()),
     "state": ("what the nodes of the graph have assigned so far", ()),
     "error": ("why it failed", ("message", "kind", "exit_code", "retryable", "path")),
-    "result": ("what came of it", ()),
+    "result": ("its result", ()),
     "limit": ("the limit", ("code", "value", "max")),
-    "turn": ("the number of the question", ()),
+    "turn": ("the number of the turn", ()),
     "tool": ("the id of the tool", ()),
-    "params": ("what it is to be called with", ()),
+    "params": ("the parameters of the call", ()),
 }  # fmt: skip
 """Every name that a hook may know."""
 

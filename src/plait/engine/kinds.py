@@ -1,8 +1,8 @@
 """What is special about kinds of steps and of failures: one table each.
 
-A new kind of step needs a row here only if it differs from the defaults.  It goes to: its action in
-`program/actions/`, its field in `ACTION_FIELDS` (`schema/shared.py`) and `schema/step_tables.py`, and
-a case in `build_action` (`lang/workflow/actions.py`).
+A new kind of step needs a row here only if it differs from the defaults.  What it always needs: an
+action in `program/actions/`, its word in `ACTION_FIELDS` (`schema/shared.py`), its fields in
+`schema/step_tables.py`, and a case in `build_action` (`lang/workflow/actions.py`).
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ FAILURE_KINDS: Final = (
     FailureKind("failed",        answers=True),
     FailureKind("limit",         False),
     FailureKind("too_many",      False,     by_plait=True),
+    FailureKind("all_failed",    False,     by_plait=True),
     FailureKind("aborted",       False),
     FailureKind("stopped",       False,     by_plait=True),
     FailureKind("capture",       False,     by_plait=True),

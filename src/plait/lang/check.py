@@ -36,7 +36,9 @@ tool.
 """
 
 YAML: Final = (".yaml", ".yml")
-SKIPPED_FOLDERS: Final = frozenset({".git", ".hg", ".venv", "node_modules", "__pycache__"})
+SKIPPED_FOLDERS: Final = frozenset(
+    {".git", ".github", ".hg", ".venv", "node_modules", "__pycache__"}
+)
 
 
 def check_file(
@@ -265,13 +267,21 @@ def _is_directive(path: str) -> bool:
     """Is it in a folder of directives, or has it the head of one?  Most Markdown is something
     else.
     """
-    if f"{os.sep}.ai{os.sep}directives{os.sep}" in os.path.abspath(path):
-        return True
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            begin = file.read(MOST_OF_A_HEAD)
+            return looks_like_directive(path, file.read(MOST_OF_A_HEAD))
     except OSError:
-        return False
+        return _is_with_directives(path)
+
+
+def _is_with_directives(path: str) -> bool:
+    return f"{os.sep}.ai{os.sep}directives{os.sep}" in os.path.abspath(path)
+
+
+def looks_like_directive(path: str, begin: str) -> bool:
+    """Is a Markdown file a directive, by its folder or by the beginning of its text?"""
+    if _is_with_directives(path):
+        return True
     if begin.startswith("---"):
         return _OF_DIRECTIVES.search(begin.partition("\n---")[0]) is not None
     return "```xml\n<directive" in begin

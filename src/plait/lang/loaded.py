@@ -38,6 +38,8 @@ class LoadOptions:
     fingerprints of a strict one if its file says so.
     """
     max_parallel: int | None = None
+    keep_going: bool = False
+    """A failed item of a map stops no other one, whatever the file says."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     known: tuple[Mapping[str, Json], FlowEnvironment] | None = field(default=None, repr=False)
     """Inputs and environment that another process has resolved."""
@@ -67,6 +69,7 @@ class LoadedFlow:
     """The tool calls of its steps, with their parameters as written."""
     warnings: tuple[Finding, ...] = ()
     strict: bool = False
+    keep_going: bool = False
     timeout: float | None = None
     durability: str = "normal"
     backend: str = "local"

@@ -1,6 +1,6 @@
 """The parameters that a flow declares, and the inputs that it gets for them.
 
-All inputs are checked at once, before anything runs; no message holds a value.
+All inputs are checked at once, before anything runs; no message holds a secret.
 
     parameters:
       target: {type: string, description: what to build}      required: it has no default
@@ -29,6 +29,7 @@ from plait.core.values import (
     Json,
     Secret,
     Undefined,
+    format_given,
     json_value,
     reveal_text,
     text,
@@ -207,11 +208,16 @@ class ResolvedInputs:
 
 
 def resolve_inputs(
-    parameters: Mapping[str, Parameter], given: Mapping[str, Json], *, takes_more: bool = False
+    parameters: Mapping[str, Parameter],
+    given: Mapping[str, Json],
+    *,
+    takes_more: bool = False,
+    secrets: Set[str] | None = None,
 ) -> ResolvedInputs:
     """The value of each parameter that has one, converted to its type, with the defaults.
 
-    `takes_more`: an input that is not declared is kept as it is.
+    `takes_more`: an input that is not declared is kept as it is.  `secrets`: the inputs whose
+    values no message may show; None: all of them.
     """
     others = {name: value for name, value in given.items() if name not in parameters}
     values = others if takes_more else {}
@@ -231,8 +237,10 @@ def resolve_inputs(
             parameter.type_description if isinstance(value, Undefined) else _unmet(parameter, value)
         )
         if unmet is not None:
-            what = f"parameter '{name}' must be {unmet}"
-            fix = f"pass it with -i {name}=…"
+            is_shown = secrets is not None and name not in secrets
+            what = f"parameter '{name}' must be {unmet}{format_given(offered) if is_shown else ''}"
+            close = _closest_choice(parameter, offered) if is_shown else None
+            fix = f"did you mean '{close}'?" if close else f"pass it with -i {name}=…"
             problems[name] = Problem(what, parameter.span, fix, code="parameter")
         values[name] = offered if isinstance(value, Undefined) else value
     if not takes_more:
@@ -295,6 +303,11 @@ def _unmet(parameter: Parameter, value: Json) -> str | None:
     if parameter.pattern is not None and not _matches_whole(parameter.pattern, reveal_text(plain)):
         return f"text that matches '{parameter.pattern}'"
     return None
+
+
+def _closest_choice(parameter: Parameter, value: Json) -> str | None:
+    choices = [choice for choice in parameter.choices if isinstance(choice, str)]
+    return closest_name(value, choices) if isinstance(value, str) else None
 
 
 def _same(one: Json, other: Json) -> bool:

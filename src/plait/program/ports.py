@@ -86,6 +86,10 @@ class Subflow(Protocol):
         """Return `{output, …}`; raises StepError if the flow fails."""
 
 
+OnOutput = Callable[[str, bytes], None]
+"""Gets the name of a stream, stdout or stderr, and a piece of it."""
+
+
 class Processes(Protocol):
     """Shell commands and git."""
 
@@ -100,8 +104,11 @@ class Processes(Protocol):
         stdin: bytes,
         timeout: float | None,
         stop: StopSignal,
+        on_output: OnOutput | None = None,
     ) -> ProcessResult:
         """Run a bound script to its end; `more_env` is added to `env`, which many steps share.
+
+        `on_output` gets each piece of output as it comes.
 
         Raises ProcessError if it times out or the run stops.
         """
@@ -182,8 +189,14 @@ class Tools(ToolChecks, Protocol):
     """The tools that a flow may call."""
 
     async def call(
-        self, tool_id: str, params: Mapping[str, Json], *, timeout: float | None
-    ) -> ToolResult: ...
+        self,
+        tool_id: str,
+        params: Mapping[str, Json],
+        *,
+        timeout: float | None,
+        on_output: OnOutput | None = None,
+    ) -> ToolResult:
+        """Call a tool; `on_output` gets each piece that a process prints, unmasked."""
 
     def is_process(self, tool_id: str) -> bool:
         """Whether a call waits for nothing but a process; False if the tool is not found."""

@@ -73,6 +73,7 @@ class Validation:
         """
         captures: dict[str, Json] = {}
         found, ctx = self._run_check(ctx, ctx.scope, 1)
+        self._note_score(ctx, found, 1)
         for attempt in range(1, self.attempts + 1):
             if found.completion >= self.threshold or self.on_incomplete is None:
                 break
@@ -84,6 +85,7 @@ class Validation:
             )
             captures |= _captures(require_success(outcome))
             found, ctx = self._run_check(ctx, scope, attempt + 1)
+            self._note_score(ctx, found, attempt + 1)
         if found.completion < self.threshold and self.fails:
             raise StepError(
                 Failure(
@@ -96,6 +98,19 @@ class Validation:
             "validation": NOT_KNOWN if found is NOT_CHECKED else found.record(1)
         }
         return {"captures": {**captures, **facts}}, ctx
+
+    def _note_score(self, ctx: StepContext, found: ValidationResult, number: int) -> None:
+        """Say how complete each check found the step; one that is complete at once needs no note."""
+        if found is NOT_CHECKED or self.on_incomplete is None:
+            return
+        if number == 1 and found.completion >= self.threshold:
+            return
+        ctx.run.events.note_once(
+            f"check {ctx.path} {number}",
+            ctx.path,
+            f"check {number} of {self.attempts + 1}: {found.completion:g} % complete"
+            f", {self.threshold:g} % required",
+        )
 
     def _run_check(
         self, ctx: StepContext, scope: Scope, number: int

@@ -21,6 +21,7 @@ TABLES: Final = (
     "ensemble",
     "hook",
     "provider",
+    "tool",
 )
 """Each is a module.  It is loaded when a lookup reaches it."""
 
@@ -41,6 +42,7 @@ GRAPH: Final = Record("graph")
 DIRECTIVE: Final = Record("directive")
 ENSEMBLE: Final = Record("ensemble")
 PROVIDER: Final = Record("provider")
+TOOL: Final = Record("tool")
 FILES: Final[dict[str, Kind]] = {
     "workflow": FLOW,
     "graph": GRAPH,
@@ -48,6 +50,7 @@ FILES: Final[dict[str, Kind]] = {
     "ensemble": ENSEMBLE,
     "provider": PROVIDER,
     "hooks": HOOKS_FILE,
+    "tool": TOOL,
 }
 """The format of a whole file, by its kind."""
 

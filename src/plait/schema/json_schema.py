@@ -37,10 +37,16 @@ from plait.schema.validate import DURATION, LONGEST, SECONDS
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
+def schema_id(format: str) -> str:
+    """The name of a schema, which stays the same wherever the schema is published."""
+    return f"urn:plait:schema:{format}"
+
+
 def json_schema(format: str = "workflow") -> dict[str, Json]:
     """A format as JSON Schema."""
     return {
         "$schema": SCHEMA_DIALECT,
+        "$id": schema_id(format),
         "title": f"Plait {format}",
         **_schema(FILES[format]),
         "$defs": {form.name: _form_schema(form) for form in record_types_in(FILES[format])},
@@ -50,6 +56,8 @@ def json_schema(format: str = "workflow") -> dict[str, Json]:
 def _form_schema(form: RecordType) -> dict[str, Json]:
     properties: dict[str, Json] = {}
     for field in form.fields:
+        if isinstance(field.kind, Refused):
+            continue  # an editor would offer it; as an unknown property it is refused all the same
         for name in field.spellings:
             properties[name] = _field_schema(field, old=name in field.deprecated)
     schema: dict[str, Json] = {
@@ -106,16 +114,21 @@ def _at_most_one(names: list[str]) -> Json:
 
 
 def _field_schema(field: Field, *, old: bool) -> Json:
-    if isinstance(field.kind, Refused):
-        return {"not": {}, "description": field.kind.why}
     if isinstance(field.kind, NoEffect):
-        return {"deprecated": True, "description": f"no effect: {field.kind.why}"}
+        return _not_offered(f"no effect: {field.kind.why}")
     schema = {**_schema(field.kind), "description": field.what}
     if field.default is not None:
         schema["default"] = field.default
     if old:
-        schema["deprecated"] = True
+        schema |= _not_offered(f"write '{field.name}'")
     return schema
+
+
+def _not_offered(why: str) -> dict[str, Json]:
+    """A field that is accepted with a warning.  Editors for YAML do not offer a field that has
+    `deprecationMessage`.
+    """
+    return {"deprecated": True, "deprecationMessage": why}
 
 
 _PLACEHOLDER: Final = r"[$](?:\{|[A-Za-z_])"

@@ -14,7 +14,6 @@ def render_reference(kind: Kind = FLOW) -> str:
 
 def _reference(form: RecordType) -> str:
     rows = [_row(field) for field in form.fields if not isinstance(field.kind, Refused | NoEffect)]
-    unlike = [field for field in form.fields if isinstance(field.kind, Refused | NoEffect)]
     lines = [
         f"### {form.name}",
         "",
@@ -24,11 +23,19 @@ def _reference(form: RecordType) -> str:
         "|---|---|---|",
         *rows,
     ]
-    for field in unlike:
-        assert isinstance(field.kind, Refused | NoEffect)
-        word = "refused" if isinstance(field.kind, Refused) else "no effect"
-        lines.append(f"| `{field.name}` | {word} | {field.kind.why} |")
+    lines += _foreign(form, Refused, "Plait refuses these fields of other systems:")
+    lines += _foreign(form, NoEffect, "These fields have no effect:")
     return "\n".join(lines)
+
+
+def _foreign(form: RecordType, kind: type[Refused | NoEffect], title: str) -> list[str]:
+    """Fields that only other systems have, by the advice about them."""
+    by_advice: dict[str, list[str]] = {}
+    for field in form.fields:
+        if isinstance(field.kind, kind):
+            by_advice.setdefault(field.kind.why, []).append(f"`{field.name}`")
+    rows = [f"- {', '.join(names)}: {why}" for why, names in by_advice.items()]
+    return ["", title, "", *rows] if rows else []
 
 
 def _row(field: Field) -> str:

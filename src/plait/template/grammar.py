@@ -729,3 +729,7 @@ def _in_single_quotes(text: str, at: int) -> bool:
             quote = char
         place += 1
     return quote == "'"
+
+
+BEGUN: Final = lazy_pattern(r"(?<!\$)\$\{([^}]*)\Z")
+"""A placeholder that begins in a text and does not end in it."""

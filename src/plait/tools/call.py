@@ -20,7 +20,7 @@ from plait.tools.invocation import (
     RequestCall,
     display_header,
 )
-from plait.tools.prepare import PreparedCall, Toolbox, prepare
+from plait.tools.prepare import CallPrimitive, PreparedCall, Toolbox, prepare
 
 _MOST_STDERR: Final = 16384
 
@@ -51,17 +51,23 @@ class ToolResult:
 
 
 def call_tool(
-    toolbox: Toolbox, item_id: str, params: Mapping[str, Json], *, in_clear: bool = False
+    toolbox: Toolbox,
+    item_id: str,
+    params: Mapping[str, Json],
+    *,
+    in_clear: bool = False,
+    perform: CallPrimitive | None = None,
 ) -> ToolResult:
     """Run a tool and wrap what it gave, to be printed, journaled or logged.
 
     `in_clear`: the data as it is, for a program that asked for it; otherwise the secrets
-    that the tool was given are masked in it.  Messages never show a secret.
+    that the tool was given are masked in it.  Messages never show a secret.  `perform`: another way
+    to call the primitive than that of the toolbox.
     """
     prepared = prepare(toolbox, item_id, params)
     began = time.monotonic()
     try:
-        returned = toolbox.perform(prepared.invocation)
+        returned = (perform or toolbox.perform)(prepared.invocation)
     except TrustError as refused:
         raise with_parameters(refused, prepared) from None
     return wrap_result(item_id, prepared, returned, time.monotonic() - began, in_clear=in_clear)

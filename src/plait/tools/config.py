@@ -13,13 +13,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from plait.core.digests import sha256_hex
-from plait.core.errors import InputError, Problem
+from plait.core.errors import InputError, Problem, closest_name
 from plait.core.hints import Any, Final
 from plait.core.json_schema import surely_meets, validator
 from plait.core.records import dataclass
 from plait.core.safe_files import read_below
 from plait.core.source import Source, Span
-from plait.core.values import Json, Secret, contains_unknown, deep_copy
+from plait.core.values import Json, Secret, contains_unknown, deep_copy, format_given
 from plait.template.nodes import ParamPlaceholder, placeholders
 from plait.template.program import Budget
 from plait.template.sinks import is_unresolved, render_json_value
@@ -485,21 +485,39 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[
     return [
         Violation(
             tuple(error.instance_path),
-            describe_violation(error),
+            describe_violation(error) + _given(params, error),
             tuple(getattr(error.kind, "unexpected", ())),
         )
         for error in asked.iter_errors(plain)
     ]
 
 
+def _given(params: Json, error: Any) -> str:
+    """The value that has the wrong type or is not among the choices; of a secret nothing."""
+    if type(error.kind).__name__.rpartition("_")[2] not in ("Type", "Enum"):
+        return ""
+    value = params
+    for step in error.instance_path:
+        value = value[step]
+    return format_given(value)
+
+
 def _problem(violation: Violation, item: ToolFile) -> Problem:
     if violation.code == "bad-schema":
         what = f"the schema of '{item.id}' is not JSON Schema: {violation.what}"
         return Problem(what, item.path, code="bad-schema")
+    schema = item.header.config_schema or {}
+    for step in violation.path:
+        inner = schema.get("properties")
+        found = inner.get(step) if isinstance(inner, Mapping) else None
+        schema = found if isinstance(found, Mapping) else {}
+    known = schema.get("properties")
+    guesses = [closest_name(name, known) for name in violation.unexpected] if known else []
+    meant = f"did you mean '{guesses[0]}'? " if guesses and guesses[0] else ""
     return Problem(
         f"'{item.id}': {place_in(violation.path)}{violation.what}",
         item.path,
-        f"look at 'plait tools show {item.id}' for its parameters",
+        f"{meant}look at 'plait tools show {item.id}' for its parameters",
         code="schema-violation",
     )
 

@@ -25,6 +25,15 @@ class Entry:
     span: Span
 
 
+INTERPRETER_TYPES: Final = (
+    "local_binary", "system_binary", "version_manager", "command", "venv_python", "node_modules",
+)  # fmt: skip
+CONFIG_MODES: Final = ("deep_merge", "first_match")
+ANCHOR_MODES: Final = ("auto", "always", "never")
+ANCHOR_ROOTS: Final = ("tool_dir", "tool_parent", "project_path")
+DEPENDENCY_SCOPES: Final = ("anchor", "tool_dir", "tool_siblings", "tool_file")
+
+
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     """How to find the program that runs a tool."""
@@ -112,6 +121,8 @@ class Header:
     """Names of variables and parameters with secret values."""
     once: bool = False
     """If it is unknown how a call ended, ask before calling again."""
+    read_only: bool = False
+    """It changes nothing: what other programs are told of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +210,7 @@ class _HeaderReader:
             child_constraints=self._constraints(),
             secrets=self._names("secrets"),
             once=self._flag("once"),
+            read_only=self._flag("read_only"),
         )
 
     def _flow(self) -> tuple[str | None, frozenset[str]]:
@@ -303,15 +315,7 @@ class _HeaderReader:
             self._wrong(entry, "'interpreter' is a map", "write type, var and binary below it")
             return None
         self._only(entry, value, field_names(Interpreter), "interpreter")
-        types = (
-            "local_binary",
-            "system_binary",
-            "version_manager",
-            "command",
-            "venv_python",
-            "node_modules",
-        )
-        kind = self._choice(entry, value.get("type"), types, "interpreter.type", None)
+        kind = self._choice(entry, value.get("type"), INTERPRETER_TYPES, "interpreter.type", None)
         if kind is None or not isinstance(value.get("var"), str):
             self._wrong(
                 entry,
@@ -323,34 +327,38 @@ class _HeaderReader:
             key: self._strings(entry, value.get(key), f"interpreter.{key}")
             for key in ("candidates", "search_paths", "search_roots", "resolve_cmd")
         }
+        texts = {
+            key: self._nested_text(entry, value, key, "interpreter")
+            for key in ("binary", "manager", "version", "fallback")
+        }
         return Interpreter(
             type=kind,
             var=value["var"],
-            binary=str(value.get("binary") or ""),
-            manager=str(value.get("manager") or ""),
-            version=str(value.get("version") or ""),
-            fallback=str(value.get("fallback") or ""),
+            binary=texts["binary"],
+            manager=texts["manager"],
+            version=texts["version"],
+            fallback=texts["fallback"],
             **lists,
         )
 
     def _anchor(self, entry: Entry, value: dict[str, Json]) -> Anchor:
         self._only(entry, value, field_names(Anchor), "anchor")
         return Anchor(
-            enabled=value.get("enabled", True) is True,
+            enabled=self._nested_flag(entry, value, "enabled", "anchor", True),
             mode=self._choice(
-                entry, value.get("mode", "auto"), ("auto", "always", "never"), "anchor.mode", "auto"
+                entry, value.get("mode", "auto"), ANCHOR_MODES, "anchor.mode", "auto"
             ),
             markers_any=self._strings(entry, value.get("markers_any"), "anchor.markers_any"),
-            search_up=value.get("search_up") is True,
+            search_up=self._nested_flag(entry, value, "search_up", "anchor", False),
             root=self._choice(
                 entry,
                 value.get("root", "tool_dir"),
-                ("tool_dir", "tool_parent", "project_path"),
+                ANCHOR_ROOTS,
                 "anchor.root",
                 "tool_dir",
             ),
-            lib=str(value.get("lib") or ""),
-            cwd=str(value.get("cwd") or ""),
+            lib=self._nested_text(entry, value, "lib", "anchor"),
+            cwd=self._nested_text(entry, value, "cwd", "anchor"),
             env_paths=self._env_paths(entry, value.get("env_paths") or {}),
         )
 
@@ -377,15 +385,18 @@ class _HeaderReader:
     def _verify_deps(self, entry: Entry, value: dict[str, Json]) -> VerifyDeps:
         self._only(entry, value, field_names(VerifyDeps), "verify_deps")
         standard = VerifyDeps()
-        scopes = ("anchor", "tool_dir", "tool_siblings", "tool_file")
         extensions = self._strings(entry, value.get("extensions"), "verify_deps.extensions")
         excluded = self._strings(entry, value.get("exclude_dirs"), "verify_deps.exclude_dirs")
         return VerifyDeps(
-            enabled=value.get("enabled", True) is True,
+            enabled=self._nested_flag(entry, value, "enabled", "verify_deps", True),
             scope=self._choice(
-                entry, value.get("scope", "anchor"), scopes, "verify_deps.scope", "anchor"
+                entry,
+                value.get("scope", "anchor"),
+                DEPENDENCY_SCOPES,
+                "verify_deps.scope",
+                "anchor",
             ),
-            recursive=value.get("recursive", True) is True,
+            recursive=self._nested_flag(entry, value, "recursive", "verify_deps", True),
             extensions=extensions or standard.extensions,
             exclude_dirs=excluded or standard.exclude_dirs,
         )
@@ -406,9 +417,12 @@ class _HeaderReader:
                 )
                 continue
             self._only(entry, spec, ("path", "mode"), "config_resolve")
-            modes = ("deep_merge", "first_match")
             mode = self._choice(
-                entry, spec.get("mode", "deep_merge"), modes, "config_resolve.mode", "deep_merge"
+                entry,
+                spec.get("mode", "deep_merge"),
+                CONFIG_MODES,
+                "config_resolve.mode",
+                "deep_merge",
             )
             resolved.append(ConfigResolve(spec["path"], mode))
         return tuple(resolved)
@@ -457,6 +471,22 @@ class _HeaderReader:
             _suggest_key(str(value), choices),
         )
         return default
+
+    def _nested_flag(
+        self, entry: Entry, value: Mapping[str, Json], key: str, place: str, default: bool
+    ) -> bool:
+        given = value.get(key)
+        if given is None:
+            return default
+        if not isinstance(given, bool):
+            self._wrong(entry, f"'{place}.{key}' is true or false", f"write {key}: true")
+        return given is True
+
+    def _nested_text(self, entry: Entry, value: Mapping[str, Json], key: str, place: str) -> str:
+        given = value.get(key)
+        if given is not None and not isinstance(given, str):
+            self._wrong(entry, f"'{place}.{key}' is text", f'write {key}: "…"')
+        return given if isinstance(given, str) else ""
 
     def _strings(self, entry: Entry, value: Json, place: str) -> tuple[str, ...]:
         if value is None:

@@ -646,6 +646,10 @@ class SecretMask:
     def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
         self._secrets, self._params = secrets, params
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._secrets) or bool(_secrets_in(self._params))
+
     def mask_secrets(self, value: Any) -> Any:
         """A text, or any other value, without them."""
         if value is None or isinstance(value, int | float):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 LEAST_MONEY: Final = 0.000001
+ROUNDING: Final = 1e-6
+"""Differences of times are not exact: 1.3 s may come as 1.2999999 s."""
 
 TITLE_LENGTH: Final = 60
 
@@ -40,6 +42,7 @@ SIGNS: Final = {
     "failed":      ("✗", "x", "red"),
     "skipped":     ("–", "-", "dim"),
     "interrupted": ("●", "*", "yellow"),
+    "partial":     ("!", "!", "yellow"),
 }  # fmt: skip
 
 
@@ -80,14 +83,23 @@ def nth_attempt(attempt: int, of: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """0:07, 1:02:03, 2d 3:04:05."""
-    whole = int(max(0.0, seconds))
+    """0.4 s, 12.3 s, 3:05, 1:02:03, 2d 3:04:05."""
+    tenths = int(max(0.0, seconds) * 10 + ROUNDING)
+    if tenths < 600:
+        return f"{tenths // 10}.{tenths % 10} s"
+    whole = tenths // 10
     minutes, rest = divmod(whole, 60)
     if minutes < 60:
         return f"{minutes}:{rest:02}"
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{rest:02}"
+
+
+def rough_clock(seconds: float) -> str:
+    """An estimate: 6 s, 3:05."""
+    whole = round(max(0.0, seconds))
+    return f"{whole} s" if whole < 60 else clock(whole)
 
 
 def speed(rate: float) -> str:

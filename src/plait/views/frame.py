@@ -11,7 +11,7 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.engine.kinds import step_kind
 from plait.engine.limits import UsageSum
-from plait.views.format import clock, nth_attempt, one_line, sign, state_colour
+from plait.views.format import clean_block, clock, nth_attempt, one_line, sign, state_colour
 from plait.views.lines import part_figures, row_state, usage_line, usage_words
 from plait.views.parts import AGENT, CALL, LISTED, TURN, Part, Row, RunningStep
 from plait.views.progress import Progress
@@ -21,6 +21,8 @@ WIDEST_BAR: Final = 30
 NARROWEST_BAR: Final = 10
 WIDEST_NAME: Final = 16
 INDENT: Final = 6
+PANE: Final = 5
+"""Lines of the output of a running step that are shown below it."""
 MOST_ROWS: Final = 10
 """Rows of an agent, a graph or an ensemble that are shown."""
 BAR: Final = ("█", "░")
@@ -57,7 +59,7 @@ class _Drawing:
 
     def head(self) -> Text:
         progress = self.progress
-        left = self._sign(progress.status)
+        left = self._sign(progress.shown_status)
         left.append(f" {one_line(progress.flow)}", "bold")
         left.append(f"  run {one_line(progress.run)}", "dim")
         return self._line(left, clock(progress.time(self.now)))
@@ -65,7 +67,8 @@ class _Drawing:
     def part(self, part: Part) -> Text:
         widest = max(cell_len(one_line(name, WIDEST_NAME)) for name in self.progress.parts)
         was_stopped = self.progress.ended is not None and part.state == "running"
-        left = Text("  ").append_text(self._sign("interrupted" if was_stopped else part.state))
+        state = "interrupted" if was_stopped else part.shown_state
+        left = Text("  ").append_text(self._sign(state))
         name = one_line(part.name, WIDEST_NAME)
         left.append(f" {name}{' ' * (widest - cell_len(name))}  ", "" if part.since else "dim")
         if part.group.is_map and not part.is_finding_items:
@@ -88,18 +91,32 @@ class _Drawing:
         if room <= 0 or not steps or part.is_finding_items:
             return
         shown = steps if len(steps) <= room else steps[: room - 1]
+        is_map = part.group.is_map
+        pane = min(PANE, (room - len(shown)) // len(shown)) if shown and not is_map else 0
         widest = max((cell_len(one_line(step.title)) for step in shown), default=0)
         column = min(widest, max(self.width // 3, 8))
         for step in shown:
             title = Text(one_line(step.title))
             title.truncate(column, overflow="ellipsis", pad=True)
             left = Text(" " * INDENT).append_text(title)
-            left.append(f"   {step_words(self.progress, step, self.now)}", "dim")
+            words = step_words(self.progress, step, self.now)
+            printed = printed_lines(step, 1) if is_map or not pane else []
+            middle = Text(f"   {words}", "dim")
+            if printed:  # what it prints says more than its command
+                middle.truncate(max(self.width // 4, 12), overflow="ellipsis")
+                middle.append(f"   {self._bar_sign} {printed[-1]}", "dim")
+            left.append_text(middle)
             yield self._line(left, clock(self.now - step.since))
+            for line in printed_lines(step, pane):
+                yield self._line(Text(f"{' ' * INDENT}  {self._bar_sign} {line}", "dim"), "")
         if len(shown) < len(steps):
             dots = "..." if self.ascii_only else "…"
             more = f"{' ' * INDENT}{dots} and {len(steps) - len(shown)} more"
             yield self._line(Text(more, "dim"), "")
+
+    @property
+    def _bar_sign(self) -> str:
+        return "|" if self.ascii_only else "│"
 
     def _sign(self, state: str) -> Text:
         return Text(sign(state, ascii_only=self.ascii_only), state_colour(state))
@@ -195,6 +212,14 @@ def step_words(progress: Progress, step: RunningStep, now: float) -> str:
         return attempt + _agent_words(step, current)
     title = "" if inner is None or inner.title == step.title else one_line(inner.title, None)
     return f"{attempt}{one_line(current.kind)}  {title}".rstrip()
+
+
+def printed_lines(step: RunningStep, most: int) -> list[str]:
+    """The last lines that a step, or the one inside it that runs now, has printed or written."""
+    current = list(_active_steps(step))[-1]
+    text = current.printed or (current.text if current.kind != TURN else "")
+    lines = [line for line in clean_block(text).split("\n") if line.strip()]
+    return [one_line(line, None) for line in lines[len(lines) - most :]] if most else []
 
 
 def _agent_words(step: RunningStep, current: RunningStep) -> str:

@@ -20,6 +20,7 @@ from plait.engine.events import (
     RunStarted,
     StepFinished,
     StepInvalidated,
+    StepOutput,
     StepRenamed,
     StepRetrying,
     StepStarted,
@@ -45,6 +46,8 @@ class JsonView:
         self._stream.flush()
 
     def watch(self, record: EventRecord) -> None:
+        if isinstance(record.event, StepOutput):
+            return  # the end of the step has the whole output
         self._usage.count(record.event)
         self._write(
             {"number": record.number, "at": round(record.at, 6), **event_json(record.event)}
@@ -95,6 +98,8 @@ def event_json(event: Event) -> dict[str, Json]:
             }
         case ModelText():
             return {"event": "model_text", **_fields(event, "path", "text")}
+        case StepOutput():
+            return {"event": "step_output", **_fields(event, "path", "stream", "text")}
         case StepRenamed():
             return {"event": "step_renamed", **_fields(event, "path", "title")}
         case ItemsCounted():

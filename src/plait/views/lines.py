@@ -9,7 +9,16 @@ from plait.engine.events import StepFinished
 from plait.engine.kinds import step_kind
 from plait.engine.limits import UsageSum
 from plait.engine.outcome import Skipped
-from plait.views.format import clock, first_line, money, one_line, short, sign, speed
+from plait.views.format import (
+    clock,
+    first_line,
+    money,
+    one_line,
+    rough_clock,
+    short,
+    sign,
+    speed,
+)
 from plait.views.parts import (
     AGENT,
     TURN,
@@ -52,14 +61,14 @@ def note_line(note: NoteRow) -> str:
 
 
 def outcome_words(event: StepFinished) -> str:
-    """done, 0:02 — or: skipped (why), 0:00."""
+    """done, 2.0 s — or: skipped (why), 0.0 s."""
     skipped = event.outcome if isinstance(event.outcome, Skipped) else None
     why = "" if skipped is None else f" ({one_line(first_line(skipped.why))})"
     return f"{outcome_state(event.outcome)}{why}{_time(event.duration, replayed=event.replayed)}"
 
 
 def row_line(row: Row) -> str:
-    """turn 2: done, 0:04, 0.9k tokens, $0.02 — or: core/file/write …: refused, 0:00."""
+    """turn 2: done, 4.0 s, 0.9k tokens, $0.02 — or: core/file/write …: refused, 0.0 s."""
     usage = f", {usage_words(row.usage, turns=row.kind != TURN)}" if row.usage is not None else ""
     following = f" → {one_line(row.next_node)}" if row.next_node else ""
     time = _time(row.duration, replayed=row.replayed)
@@ -92,7 +101,7 @@ def part_figures(
         if (rate := group.rate(now)) is not None:
             yield speed(rate)
         if (left := group.time_left(now)) is not None and group.pending_count:
-            yield f"~{clock(round(left))}"
+            yield f"~{rough_clock(left)}"
         yield f"{len(progress.running(part))} running"
     if group.failure_count:
         yield f"{group.failure_count} failed"
@@ -101,6 +110,7 @@ def part_figures(
 def part_summary(part: Part) -> str:
     """The state of a part that has ended, its counts and its duration."""
     group = part.group
+    state = "finished" if part.shown_state == "partial" else part.state
     time = _time(part.duration or 0.0, replayed=part.replayed)
     if part.has_no_items_yet:
         return f"{part.state}{time}"
@@ -108,7 +118,7 @@ def part_summary(part: Part) -> str:
         return part.state + (f", {usage_line(part.usage)}" if part.usage.turns else "") + time
     kind = "item" if group.is_map else step_kind(part.kind).noun
     failed = f", {group.failure_count} failed" if group.failure_count else ""
-    return f"{part.state}, {pluralize(group.total or group.outcome_count, kind)}{failed}{time}"
+    return f"{state}, {pluralize(group.total or group.outcome_count, kind)}{failed}{time}"
 
 
 # ── models ───────────────────────────────────────────────────────────────

@@ -23,6 +23,7 @@ from plait.views.lines import stopping_line
 from plait.views.parts import FailedStep, NoteRow
 from plait.views.progress import Progress, Update
 from plait.views.summary import Result, summary_lines
+from plait.views.terminal import wants_colour
 from plait.views.text import LimitedOutput
 
 FRAMES_PER_SECOND: Final = 10
@@ -37,7 +38,9 @@ class LiveView:
         self, console: Console | None = None, *, now: Callable[[], float] = time.time
     ) -> None:
         self.progress = Progress()
-        self.console = console or Console(highlight=False, markup=False, emoji=False)
+        self.console = console or Console(
+            highlight=False, markup=False, emoji=False, no_color=not wants_colour(sys.stdout)
+        )
         self._ascii_only = not self.console.encoding.lower().startswith("utf")
         self._now = now
         # Held to read `progress`, never to print: rich has its own lock.

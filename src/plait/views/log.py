@@ -6,7 +6,7 @@ failed.  Nothing that is shown can drive a terminal; `--json` has every byte as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import Final, Protocol
@@ -17,6 +17,7 @@ from plait.engine.events import (
     EventRecord,
     RunStarted,
     StepFinished,
+    StepOutput,
     StepRetrying,
     StepStarted,
     Usage,
@@ -159,6 +160,101 @@ def _step_titles(events: Iterable[EventRecord]) -> Iterator[tuple[str, str]]:
             yield record.event.path, record.event.title
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedEntry:
+    """A step that runs now, or was cut short, and what it has printed until now."""
+
+    path: str
+    kind: str
+    title: str
+    above: str
+    since: float
+    attempt: int
+    output: str
+    stderr: str
+    is_running: bool
+
+    def record(self) -> dict[str, Json]:
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "title": self.title,
+            "in": self.above,
+            "since": self.since,
+            "attempt": self.attempt,
+            "status": "running" if self.is_running else "interrupted",
+            "output": self.output,
+            "stderr": self.stderr,
+        }
+
+
+def unfinished_entries(
+    search: JournalSearch,
+    pieces: Iterable[tuple[StepOutput, int]],
+    wanted: Collection[str] | None,
+    *,
+    is_running: bool,
+) -> Iterator[UnfinishedEntry]:
+    """The steps without an end, and what `pieces` have of their last attempt.
+
+    With each piece comes how many characters of its stream were before it.
+    """
+    printed: dict[str, tuple[int, dict[str, str]]] = {}
+    for piece, before in pieces:
+        attempt, streams = printed.get(piece.path, (piece.attempt, {}))
+        if piece.attempt > attempt:
+            attempt, streams = piece.attempt, {}
+        if piece.attempt == attempt:
+            streams[piece.stream] = streams.get(piece.stream, "")[:before] + piece.text
+        printed[piece.path] = attempt, streams
+    paths = [path for path in printed if is_wanted(path, wanted)]
+    started: dict[str, EventRecord] = {}
+    for first in range(0, len(paths), FEW):
+        for record in search.events_at(paths[first : first + FEW]):
+            match record.event:
+                case StepStarted(path=path):
+                    started[path] = record
+                case StepFinished(path=path):
+                    started.pop(path, None)
+    for path in paths:
+        if path in started and isinstance(event := started[path].event, StepStarted):
+            attempt, streams = printed[path]
+            texts = streams.get("stdout", ""), streams.get("stderr", "")
+            above = started.get(parent_path(path))
+            yield UnfinishedEntry(
+                path,
+                event.kind,
+                event.title,
+                above.event.title if above and isinstance(above.event, StepStarted) else "",
+                started[path].at,
+                attempt,
+                *texts,
+                is_running,
+            )
+
+
+def unfinished_lines(entries: Iterable[UnfinishedEntry], now: float) -> Iterator[Line]:
+    for entry in entries:
+        state = f"running   {clock(now - entry.since)}" if entry.is_running else "interrupted"
+        attempt = f"   {nth_attempt(entry.attempt, 0)}" if entry.attempt > 1 else ""
+        above = f"{one_line(entry.above)} › " if entry.above else ""
+        head = f"── {one_line(entry.path, None)}   {above}{one_line(entry.title)}"
+        yield f"{head}   {state}{attempt}", "yellow"
+        for line in _process_lines({"output": entry.output, "stderr": entry.stderr}):
+            yield line, ""
+
+
+def failed_entries(
+    entries: Iterable[LogEntry], last_outcome: Callable[[str], Outcome | None]
+) -> Iterator[LogEntry]:
+    """The failures that count: not of a step that another attempt or a retry has repaired."""
+    for entry in entries:
+        if not entry.is_repeated and isinstance(entry.outcome, Failed):
+            last = last_outcome(entry.path)
+            if last is None or isinstance(last, Failed):
+                yield entry
+
+
 # ── the entries ──────────────────────────────────────────────────────────
 
 
@@ -166,11 +262,11 @@ def log_entries(
     events: Iterable[EventRecord], wanted: Collection[str] | None
 ) -> Iterator[LogEntry]:
     """The steps with output of their own, at the wanted paths and below them; None: all."""
-    reader = _EntryReader()
+    reader = EntryReader()
     wanted = None if wanted is None else frozenset(wanted)
     for event, following in _with_next(events):
         entry = reader.read(event, following)
-        if entry is not None and _is_wanted(entry.path, wanted):
+        if entry is not None and is_wanted(entry.path, wanted):
             yield entry
 
 
@@ -185,7 +281,7 @@ def _with_next(events: Iterable[EventRecord]) -> Iterator[tuple[Event, Event | N
         yield before, None
 
 
-class _EntryReader:
+class EntryReader:
     """Makes entries from the events of a run, in their order."""
 
     def __init__(self) -> None:
@@ -274,7 +370,8 @@ class _EntryReader:
         return "" if above is None else above.title
 
 
-def _is_wanted(path: str, wanted: Collection[str] | None) -> bool:
+def is_wanted(path: str, wanted: Collection[str] | None) -> bool:
+    """Is the path one of these, or below one; None: all are wanted."""
     return wanted is None or path in wanted or any(above in wanted for above in _above(path))
 
 
@@ -302,18 +399,19 @@ def _is_visit(kind: str, value: Mapping[str, Json]) -> bool:
 
 def log_lines(entries: Iterable[LogEntry]) -> Iterator[Line]:
     for entry in entries:
-        state, colour = _state(entry)
+        state, colour = entry_state(entry)
         above = f"{one_line(entry.above)} › " if entry.above else ""
         was_repeated = entry.of or entry.attempt > 1 or entry.is_repeated
         attempt = f"   {nth_attempt(entry.attempt, entry.of)}" if was_repeated else ""
         duration = "" if entry.duration is None else f"   {clock(entry.duration)}"
         head = f"── {one_line(entry.path, None)}   {above}{one_line(entry.title)}"
         yield f"{head}   {state}{attempt}{duration}", colour
-        for line in _output_lines(entry):
+        for line in entry_lines(entry):
             yield line, ""
 
 
-def _state(entry: LogEntry) -> tuple[str, str]:
+def entry_state(entry: LogEntry) -> tuple[str, str]:
+    """How it ended, and the colour of that."""
     match entry.outcome:
         case Succeeded() if entry.kind in OF_AGENTS:
             return _agent_state(entry)
@@ -344,7 +442,8 @@ def _agent_state(entry: LogEntry) -> tuple[str, str]:
     return row_state(row), "red" if row.state == "failed" else "green"
 
 
-def _output_lines(entry: LogEntry) -> Iterator[str]:
+def entry_lines(entry: LogEntry) -> Iterator[str]:
+    """What a step or an attempt printed, or why it failed."""
     match entry.outcome:
         case Succeeded(dict(value)) if entry.kind == TURN:
             yield from _turn_lines(value)
@@ -401,6 +500,11 @@ def _process_lines(value: Mapping[str, Json]) -> Iterator[str]:
     if errors:
         yield from (["stderr:"] if output else [])
         yield from errors
+    yield from loss_lines(value)
+
+
+def loss_lines(value: Mapping[str, Json]) -> Iterator[str]:
+    """Where the rest of long output is, or that it is lost."""
     for name in ("output", "stderr"):
         path, lost = value.get(f"{name}_file"), value.get(f"{name}_lost")
         if isinstance(path, str):

@@ -35,6 +35,8 @@ MOST_ROWS: Final = 20
 """Rows that a part keeps."""
 MOST_TEXT: Final = 200
 """Characters that a running step keeps of the text of its model."""
+MOST_PRINTED: Final = 4000
+"""Characters that a running step keeps of its output."""
 MOST_KEPT: Final = 50
 """Failures, and notes, that a run keeps.  All are counted."""
 WINDOW: Final = 30.0
@@ -114,6 +116,8 @@ class RunningStep:
     """Of all steps inside it."""
     text: str = ""
     """The end of what its model has written until now."""
+    printed: str = ""
+    """The end of what it has printed until now."""
 
     @property
     def current(self) -> RunningStep | None:
@@ -178,6 +182,14 @@ class RunningSteps:
     def add_text(self, path: str, text: str) -> None:
         if (step := self._steps.get(path)) is not None:
             step.text = (step.text + text)[-MOST_TEXT:]
+
+    def add_output(self, path: str, text: str) -> None:
+        if (step := self._steps.get(path)) is not None:
+            printed = step.printed + text
+            if len(printed) > MOST_PRINTED:
+                # From the beginning of a line: a half control sequence would be shown.
+                printed = printed[-MOST_PRINTED:].partition("\n")[2] or printed[-MOST_TEXT:]
+            step.printed = printed
 
     def add_usage(self, path: str, used: Usage, *, replayed: bool) -> None:
         """Count usage for every step that contains the one at `path`."""
@@ -421,6 +433,11 @@ class Part:
         self.cut_short = 0
         # In each run attempt, a map finds its items before it counts them.
         self.group.is_open = not (self.group.is_map or event.kind == MAP_KIND)
+
+    @property
+    def shown_state(self) -> State | Literal["partial"]:
+        """Its state; `partial` if it ended although some of its items or steps failed."""
+        return "partial" if self.state == "done" and self.group.failure_count else self.state
 
     @property
     def has_no_items_yet(self) -> bool:

@@ -31,6 +31,7 @@ from plait.engine.events import (
     Status,
     StepFinished,
     StepInvalidated,
+    StepOutput,
     StepRenamed,
     StepRetrying,
     StepStarted,
@@ -99,7 +100,9 @@ class Progress:
         """When the current run attempt started."""
         self.ended: float | None = None
         self.last_at = 0.0
-        """When the last event happened."""
+        """When the last event of a run attempt happened."""
+        self.earlier = 0.0
+        """The seconds of the run attempts before the current one."""
         self.failure: Failure | None = None
         self.value: Json = None
         self.facts: Mapping[str, Json] = {}
@@ -113,7 +116,9 @@ class Progress:
 
     def add(self, record: EventRecord) -> Sequence[Update]:
         """Take one event in, and return the changes that a view may show."""
-        at = self.last_at = record.at
+        at, before = record.at, self.last_at
+        if not isinstance(record.event, StepInvalidated):  # it may precede a run attempt
+            self.last_at = at
         self._add_usage(record.event)
         match record.event:
             case StepStarted() as event:
@@ -124,6 +129,8 @@ class Progress:
                 self._running.rename(path, title)
             case ModelText(path, text):
                 self._running.add_text(path, text)
+            case StepOutput(path=path, text=text):
+                self._running.add_output(path, text)
             case ItemsCounted() as event:
                 return self._count_items(event, at)
             case ItemsReplayed(path, done):
@@ -136,6 +143,7 @@ class Progress:
             case Note() as event:
                 return self._add_note(event)
             case RunStarted() as event:
+                self.earlier = self.duration(before)
                 return self._start_run(event, at)
             case RunEnded() as event:
                 self.status, self.failure, self.value = event.status, event.failure, event.value
@@ -162,6 +170,12 @@ class Progress:
         return ended, sum(group.total or 0 for group in groups)
 
     @property
+    def shown_status(self) -> Status | Literal["partial"]:
+        """Its status; `partial` if it ended although items or steps failed."""
+        has_failures = any(part.group.failure_count for part in self.parts.values())
+        return "partial" if self.status == "done" and has_failures else self.status
+
+    @property
     def steps(self) -> tuple[int, int]:
         """Steps of the parts without items that have ended, and all."""
         parts = [part for part in self.parts.values() if not part.has_no_items_yet]
@@ -185,6 +199,10 @@ class Progress:
         """The seconds of the current run attempt, until it ended or until `now`."""
         until = now if self.ended is None else self.ended
         return 0.0 if self.since is None else max(0.0, until - self.since)
+
+    def duration(self, now: float) -> float:
+        """The seconds of all run attempts; what passed between them does not count."""
+        return self.earlier + self.time(now)
 
     # ── the run ──────────────────────────────────────────────────────────
 
@@ -218,7 +236,7 @@ class Progress:
         path = event.path
         step = self._running.get(path)
         if step is not None and event.attempt > 1:
-            step.attempt, step.retry_at = event.attempt, None
+            step.attempt, step.retry_at, step.printed = event.attempt, None, ""
             return NOTHING
         if event.kind == SNAPSHOT:
             return NOTHING

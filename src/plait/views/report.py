@@ -29,10 +29,12 @@ from plait.views.lines import note_line, part_figures, part_summary, usage_line
 from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
-from plait.views.summary import end_reason, suggested_commands
+from plait.views.summary import end_reason, failed_items, suggested_commands
 from plait.views.terminal import pluralize
 
 MOST_FAILURES: Final = 50
+MOST_RUNNING: Final = 20
+"""Running steps of a part that are shown."""
 ATTEMPT: Final = "attempt"
 """The kind of the action of a step that is recorded as a step itself, because a handler follows."""
 
@@ -52,6 +54,7 @@ class JournalReader(Protocol):
     def outline(self) -> Iterator[EventRecord]: ...
     def short_outline(self, most: int) -> Iterator[EventRecord]: ...
     def retries(self) -> int: ...
+    def work_time(self) -> tuple[float, float | None]: ...
     def final_counts(self, path: str, /) -> Mapping[str, int] | None: ...
     def count_failures(self, path: str, *, after: int = 0) -> int: ...
     def count_outcomes(self, path: str, /) -> Mapping[str, int]: ...
@@ -128,6 +131,10 @@ class _Outline:
         if self._whole:
             return
         progress.retries = self._journal.reader.retries()
+        seconds, last_at = self._journal.reader.work_time()
+        if last_at is not None:
+            progress.last_at = last_at
+            progress.earlier = seconds - progress.time(last_at)
         part = progress.parts.get(MAP)
         if part is not None and self._journal.reader.final_counts(MAP) is None:
             part.group.set_counts({"total": part.group.total or 0, **self._item_counts()})
@@ -198,6 +205,8 @@ def report_lines(report: Report, *, now: float, can_resume: bool = True) -> Iter
     for part in progress.parts.values():
         yield _part_line(part, report, now)
         yield from _step_lines(part, report)
+        if status == "running":
+            yield from _running_lines(part, report, now)
     if progress.usage.turns and any(part.kind != AGENT for part in progress.parts.values()):
         yield f"  usage   {usage_line(progress.usage)}", "bold"
     for note in progress.notes:
@@ -219,18 +228,20 @@ def report_lines(report: Report, *, now: float, can_resume: bool = True) -> Iter
 def _head(report: Report, now: float) -> Iterator[Line]:
     progress, status = report.progress, report.status
     started = now if progress.started is None else progress.started
-    until = now if progress.ended is None and status == "running" else progress.ended
+    seconds = progress.duration(now if status == "running" else progress.last_at)
     start_time = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
-    duration = "" if until is None else f", {clock(until - started)}"
+    duration = "" if progress.since is None else f", {clock(seconds)}"
     resumes = progress.run_attempts - 1
     resumed = f", resumed {pluralize(resumes, 'time')}" if resumes > 0 else ""
     run = one_line(report.run)
-    yield f"{sign(status)} {one_line(progress.flow)}  run {run}  {status}", state_colour(status)
+    shown = progress.shown_status if status == "done" else status
+    words = f"finished{failed_items(progress)}" if status == "done" else status
+    yield f"{sign(shown)} {one_line(progress.flow)}  run {run}  {words}", state_colour(shown)
     yield f"  {one_line(progress.file, None)}   {start_time}{duration}{resumed}", "dim"
 
 
 def _part_line(part: Part, report: Report, now: float) -> Line:
-    state = report.status if part.state == "running" else part.state
+    state = report.status if part.state == "running" else part.shown_state
     if part.state == "running":
         alive = report.status == "running"
         figures = part_figures(report.progress, part, now, alive=alive)
@@ -254,6 +265,19 @@ def _step_lines(part: Part, report: Report) -> Iterator[Line]:
             yield f"      … and {more} more: plait show --json", "dim"
             return
         yield from _step(step, report.attempts.get(step.path))
+
+
+def _running_lines(part: Part, report: Report, now: float) -> Iterator[Line]:
+    """The steps that run now, and since when."""
+    steps = report.progress.running(part)
+    for step in steps[:MOST_RUNNING]:
+        since = time.strftime("%H:%M:%S", time.localtime(step.since))
+        inner = step.current
+        doing = "" if inner is None else f"   {one_line(inner.title)}"
+        words = f"{one_line(step.title)}{doing}   since {since}, {clock(now - step.since)}"
+        yield f"      {sign('running')} {words}", state_colour("running")
+    if len(steps) > MOST_RUNNING:
+        yield f"      … and {len(steps) - MOST_RUNNING} more", "dim"
 
 
 def _visible_steps(part: Part, steps: StepLookup) -> Iterator[StepRecord]:
@@ -297,6 +321,7 @@ def report_json(report: Report) -> dict[str, Json]:
         "status": report.status,
         "started": progress.started,
         "ended": progress.ended,
+        "duration": round(progress.duration(progress.last_at), 6),
         "run_attempts": progress.run_attempts,
         "retries": progress.retries,
         "usage": progress.usage.record(),

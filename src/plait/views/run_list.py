@@ -34,6 +34,10 @@ class RunSummary(Protocol):
     @property
     def end_time(self) -> float | None: ...
     @property
+    def duration(self) -> float: ...
+    @property
+    def last_at(self) -> float | None: ...
+    @property
     def counts(self) -> Mapping[str, int]: ...
     @property
     def problem(self) -> str: ...
@@ -65,6 +69,7 @@ def run_json(run: RunSummary) -> dict[str, Json]:
         "status": run.status,
         "started": run.start_time,
         "ended": run.end_time,
+        "duration": run.duration,
         "counts": dict(run.counts),
         **({"problem": run.problem} if run.problem else {}),
         **({FOREIGN: True} if run.foreign else {}),
@@ -72,17 +77,31 @@ def run_json(run: RunSummary) -> dict[str, Json]:
 
 
 def _colour(run: RunSummary) -> str:
-    return "red" if run.status == UNREADABLE else state_colour(run.status)
+    if run.status == UNREADABLE:
+        return "red"
+    return state_colour("partial" if _is_partial(run) else run.status)
+
+
+def _is_partial(run: RunSummary) -> bool:
+    return run.status == "done" and bool(run.counts.get("failed"))
+
+
+def _status(run: RunSummary) -> str:
+    """finished; finished, 3 failed; failed, foreign."""
+    status = "finished" if run.status == "done" else run.status
+    failed = f", {run.counts['failed']} failed" if _is_partial(run) else ""
+    return f"{status}{failed}{f', {FOREIGN}' if run.foreign else ''}"
 
 
 def _cells(run: RunSummary, now: float) -> tuple[str, ...]:
-    until = run.end_time if run.end_time is not None else now if run.status == "running" else None
+    # What has happened since the last record counts only if the run goes on.
+    since = now - run.last_at if run.status == "running" and run.last_at is not None else 0.0
     failed = run.counts.get("failed", 0)
     return (
         one_line(run.id),
-        f"{run.status}, {FOREIGN}" if run.foreign else run.status,
+        _status(run),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start_time)),
-        NOTHING if until is None else clock(until - run.start_time),
+        NOTHING if run.last_at is None else clock(run.duration + since),
         str(sum(run.counts.values())) if run.counts else NOTHING,
         str(failed) if failed else NOTHING,
         one_line(run.flow) or NOTHING,

@@ -13,9 +13,9 @@ from plait.core.projects import current_project
 from plait.core.values import Json, json_text
 from plait.engine.events import Status
 from plait.engine.kinds import step_kind
-from plait.engine.outcome import ABORTED, TOO_MANY, Failure
+from plait.engine.outcome import ABORTED, ALL_FAILED, TOO_MANY, Failure
 from plait.engine.paths import is_at_or_below
-from plait.views.format import clock, one_line, sign, without_sequences
+from plait.views.format import clock, one_line, sign, state_colour, without_sequences
 from plait.views.lines import note_line, usage_line
 from plait.views.parts import AGENT, HOOK, LISTED, FailedStep
 from plait.views.progress import Progress
@@ -91,11 +91,19 @@ def _status_lines(progress: Progress, result: Result) -> Iterator[Line]:
     facts = "   ".join([*tallies(progress), *_cost(progress)])
     time = clock(progress.time(progress.last_at))
     if result.status == "done":
-        colour = "yellow" if progress.failures.count or progress.warning_count else "green"
-        yield f"{sign('done')} done in {time}   {facts}".rstrip(), colour
+        state = progress.shown_status
+        colour = "yellow" if progress.warning_count else state_colour(state)
+        yield f"{sign(state)} finished in {time}{failed_items(progress)}   {facts}".rstrip(), colour
         return
     yield f"{sign('failed')} failed after {time}   {facts}".rstrip(), "red"
     yield from end_reason(result.failure, progress.failures.last)
+
+
+def failed_items(progress: Progress) -> str:
+    """`, 3 of 200 items failed`; empty if no item failed."""
+    failed = sum(part.group.failure_count for part in progress.maps)
+    total = sum(part.group.total or 0 for part in progress.maps)
+    return f", {failed} of {pluralize(total, 'item')} failed" if failed else ""
 
 
 def end_reason(failure: Failure | None, listed: Iterable[FailedStep]) -> Iterator[Line]:
@@ -240,8 +248,9 @@ def suggested_commands(
         yield f"  look at it   plait logs {run} {step}{where}", "dim"
     if retry and _has_failed_items(progress):
         yield f"  retry        {first}plait retry {run} --failed{where}", "dim"
-    if resume:
-        failure = progress.failure
+    failure = progress.failure
+    # After the last item failed, only a retry can help.
+    if resume and not (failure is not None and failure.kind == ALL_FAILED):
         # Failed items stay failed: resume alone would stop at the same limit.
         has_too_many = failure is not None and failure.kind == TOO_MANY
         before = "allow more failures in the file, then " if has_too_many else ""

@@ -1,8 +1,8 @@
 """Output of every command: text, colour, JSON, errors.
 
-Colour is for terminals only and honours `NO_COLOR`; output to a pipe is plain.  An error cannot
-drive a terminal: its control characters are replaced.  A result is written byte for byte to a file
-or a pipe; on a terminal the control characters in the result of a tool are escaped.
+Colour is for terminals.  `NO_COLOR` turns it off, `FORCE_COLOR` on; `--color` wins over both.
+An error cannot drive a terminal: its control characters are replaced.  A result is written byte for
+byte to a file or a pipe; on a terminal the control characters in the result of a tool are escaped.
 """
 
 from __future__ import annotations
@@ -36,11 +36,32 @@ Paint = Callable[[str, str], str]
 
 def paint_for(stream: TextIO) -> Paint:
     """`paint(text, "red")`: coloured on a terminal, unchanged anywhere else."""
-    return _colour_text if _wants_colour(stream) else _plain
+    return _colour_text if wants_colour(stream) else _plain
 
 
-def _wants_colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+COLOUR_MODES: Final = ("auto", "always", "never")
+_colour_mode: list[str] = ["auto"]
+
+
+def set_colour(mode: str) -> None:
+    """`--color`: InputError if it is none of the three modes."""
+    if mode not in COLOUR_MODES:
+        raise InputError(
+            f"--color must be auto, always or never, not '{mode[:60]}'",
+            fix="for example --color never",
+            code="arguments",
+        )
+    _colour_mode[0] = mode
+
+
+def wants_colour(stream: TextIO) -> bool:
+    if _colour_mode[0] != "auto":
+        return _colour_mode[0] == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _colour_text(text: str, colour: str) -> str:

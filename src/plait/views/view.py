@@ -1,4 +1,7 @@
-"""What a view of a run has to do.  `view_for` in `cli/run.py` chooses one."""
+"""What a view of a run has to do while it runs.  `view_for` in `cli/run.py` chooses one.
+
+What is printed of a recorded run is no view: see `log.py` and `report.py`.
+"""
 
 from __future__ import annotations
 

@@ -604,7 +604,7 @@ tasks:
     with pytest.raises(InputError) as refused:
         place.run(inputs={"n": "many", "topic": "t"})
     assert [one.what for one in refused.value.problems] == [
-        "parameter 'n' must be a whole number",
+        "parameter 'n' must be a whole number, got \"many\"",
         "parameter 'unused' is missing",
     ]
 

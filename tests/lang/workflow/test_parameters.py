@@ -227,3 +227,31 @@ def test_a_profile_that_does_not_exist_is_an_error_with_the_nearest(tmp_path: Pa
     with pytest.raises(InputError, match="there is no profile 'prd'") as caught:
         read(tmp_path, "profiles: {prod: {A: b}}", profile="prd")
     assert caught.value.fix == "did you mean 'prod'?"
+
+
+SHOWN: list[tuple[object, frozenset[str] | None, str]] = [
+    # given                secrets              the message
+    ("46a",                frozenset(),         'parameter \'n\' must be a whole number, got "46a"'),
+    ("9" * 60 + "a",       frozenset(),         f'parameter \'n\' must be a whole number, got "{"9" * 39}…"'),
+    (1.5,                  frozenset(),         "parameter 'n' must be a whole number, got 1.5"),
+    (["x"],                frozenset(),         "parameter 'n' must be a whole number, got a list"),
+    (Secret("46a"),        frozenset(),         "parameter 'n' must be a whole number"),
+    ("46a",                frozenset({"n"}),    "parameter 'n' must be a whole number"),
+    ("46a",                None,                "parameter 'n' must be a whole number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "secrets", "what"), SHOWN)
+def test_a_message_shows_the_given_value_but_no_secret(
+    value: object, secrets: frozenset[str] | None, what: str
+) -> None:
+    parameters = flow_parameters(parse("parameters: {n: integer}\n", "flow.yaml"))
+    problem = resolve_inputs(parameters, {"n": value}, secrets=secrets).problems["n"]
+    assert problem.what == what
+
+
+def test_a_wrong_choice_suggests_the_nearest() -> None:
+    parameters = flow_parameters(parse("parameters: {m: {choices: [fast, slow]}}\n", "flow.yaml"))
+    problem = resolve_inputs(parameters, {"m": "fsat"}, secrets=frozenset()).problems["m"]
+    assert problem.what == "parameter 'm' must be one of fast, slow, got \"fsat\""
+    assert problem.fix == "did you mean 'fast'?"

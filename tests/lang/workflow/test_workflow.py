@@ -355,6 +355,25 @@ POLICIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("of_map", "expected"),
+    [
+        ("on_item_failure: stop, max_failures: 2", ("dlq", None, None)),
+        ("continue_on_failure: false, failure_threshold: 0.5", ("dlq", None, None)),
+        ("on_item_failure: skip", ("skip", None, None)),
+        ("on_item_failure: retry", ("retry", None, None)),
+    ],
+)
+def test_keep_going_lets_no_failed_item_stop_the_others(
+    tmp_path: Path, of_map: str, expected: tuple[Any, ...]
+) -> None:
+    flow = f"map: {{input: [1], steps: [{{shell: ls}}], {of_map}}}\n"
+    map_step = load(tmp_path, flow, keep_going=True).program.map
+    assert map_step is not None
+    errors = map_step.errors
+    assert (errors.on_item_failure, errors.max_failures, errors.failure_threshold) == expected
+
+
 @pytest.mark.parametrize(("of_map", "of_flow", "expected"), POLICIES)
 def test_an_error_policy_stands_in_the_map_or_the_flow(
     tmp_path: Path, of_map: str, of_flow: str, expected: tuple[Any, ...]

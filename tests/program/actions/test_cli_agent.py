@@ -15,6 +15,7 @@ from plait.core.records import dataclass, field
 from plait.core.values import Json, Secret
 from plait.engine.outcome import Succeeded
 from plait.program.actions.cli_agent import CLAUDE, CliAgentAction
+from plait.program.ports import OnOutput
 from plait.tools.call import ToolResult, call_tool
 from program.fakes import FakeServices, failure_of, new_run, performed, step, text_of
 from tools.projects import Project, new_project
@@ -44,6 +45,7 @@ class RealTools(FakeServices):
         params: Mapping[str, Json],
         *,
         timeout: float | None,  # noqa: ARG002
+        on_output: OnOutput | None = None,  # noqa: ARG002
     ) -> ToolResult:
         assert self.project is not None
         self.called.append(tool_id)

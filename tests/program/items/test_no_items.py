@@ -232,7 +232,7 @@ def test_a_warning_is_shown_at_once_and_again_at_the_end(place: Place) -> None:
     said = f"warning: {warnings(ran)[0]}"
     lines = stream.getvalue().splitlines()
     assert [line.strip() for line in lines].count(said) == 2
-    assert "1 warning" in next(line for line in lines if line.startswith("✓ done"))
+    assert "1 warning" in next(line for line in lines if line.startswith("✓ finished"))
     assert '"event":"note","level":"warning","path":"map"' in json.getvalue()
     assert next(iter(summary_lines(progress, ran.result)))[1] == "yellow"
     assert f"  {said}" in place.plait("show", "last").stdout.splitlines()

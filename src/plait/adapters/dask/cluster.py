@@ -272,7 +272,7 @@ def require_dask() -> None:
     except ImportError:
         raise InputError(
             "the Dask backend needs a package that is not installed: distributed",
-            fix="pip install 'plait[dask]'",
+            fix="pip install 'plait-flow[dask]'",
             code="no-package",
         ) from None
 

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from plait import __version__
 from plait.adapters.http.connect import Resolve, look_up
 from plait.adapters.mcp.approvals import (
     ApprovalFile,
@@ -505,7 +506,7 @@ class _Connection:
 
         # Its warnings would go to our stderr; the important ones also come as failures.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
-        info = Implementation(name="plait", version=_own_version())
+        info = Implementation(name="plait", version=__version__)
         if self.server.url:
             transport: Transport = Http(
                 self.server, self._resolve, public_only=self.server.url_from_data
@@ -520,15 +521,6 @@ class _Connection:
                 await self._stop.wait()
         finally:
             await transport.end()
-
-
-def _own_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("plait")
-    except PackageNotFoundError:  # run from a folder that is not installed
-        return "0"
 
 
 def _cause(task: asyncio.Task[None]) -> BaseException | None:
@@ -549,7 +541,7 @@ def _reason(error: BaseException | None) -> tuple[str, str | None]:
         case PlaitError():
             return f": {error.what}", error.fix
         case ModuleNotFoundError():
-            return ": a package that speaks MCP is missing", "pip install 'plait[mcp]'"
+            return ": a package that speaks MCP is missing", "pip install 'plait-flow[mcp]'"
         case OSError(errno=int(number)):
             return f": {os.strerror(number)}", None
     why = {

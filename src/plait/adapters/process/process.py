@@ -1,4 +1,7 @@
-"""Runs programs to their end: the only module that the rest of Plait asks for processes.
+"""Run programs to their end, each on the thread that asks for it.
+
+If the items of a map can share a thread, `dispatcher` starts and watches their processes instead.
+Servers of MCP are started in `adapters/mcp/transports.py`.
 
 The guardian, a process of its own, starts each of them in a new process group, with exactly the
 environment and descriptors that it is given (see `guardian`; `guardian_client` is our side of it). One loop
@@ -144,6 +147,7 @@ def run(
     it arrives. A program that cannot be started, takes too long or is cancelled raises a
     `ProcessError`; one that fails does not. After a timeout, `.ended` of the error has the output.
     """
+    cancel = _cancel_around() if cancel is None else cancel
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace)
     program = _Program(argv, cwd, os.environ if env is None else env, stdin or b"", files)
     return ProgramOrder(program, options).wait()
@@ -169,10 +173,18 @@ def run_shell(
     `passthrough`: it uses our standard streams and our process group, so that the keys of a
     terminal reach it. Then `stdin` and the options for output are ignored.
     """
+    cancel = _cancel_around() if cancel is None else cancel
     options = _Options(max_output, overflow, on_output, cancel, timeout, grace, passthrough)
     program = _shell_program(bound, shell, cwd, env, stdin or b"")
     with _ignore_interrupts() if passthrough else contextlib.nullcontext():
         return ProgramOrder(program, options).wait()
+
+
+def _cancel_around() -> Cancel | None:
+    """What cancels the tool that is a function, and calls us."""
+    from plait.adapters.process.cancelling import current_cancel
+
+    return current_cancel()
 
 
 def order_shell(
@@ -186,9 +198,10 @@ def order_shell(
     timeout: float | None,
     overflow: bool,
     cancel: Cancel | None,
+    on_output: OnOutput | None = None,
 ) -> ProgramOrder:
     """Return the order of a bound script, for a step that awaits it."""
-    options = _Options(MAX_OUTPUT, overflow, None, cancel, timeout)
+    options = _Options(MAX_OUTPUT, overflow, on_output, cancel, timeout)
     return ProgramOrder(_shell_program(bound, shell, cwd, env, stdin, more_env), options)
 
 
@@ -219,10 +232,13 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Primitiv
     return order_call(call, cancel=cancel).wait()
 
 
-def order_call(call: ProcessCall, *, cancel: Cancel | None) -> CallOrder:
+def order_call(
+    call: ProcessCall, *, cancel: Cancel | None, on_output: OnOutput | None = None
+) -> CallOrder:
     """Return the order of the same, for a step that awaits it."""
     limits = call.limits
-    options = _Options(limits.max_output, limits.overflow or False, None, cancel, limits.timeout)
+    overflow = limits.overflow or False
+    options = _Options(limits.max_output, overflow, on_output, cancel, limits.timeout)
     return CallOrder(_Program(call.argv, call.cwd, call.env, call.stdin), options, call)
 
 

@@ -48,6 +48,10 @@ class RunSummary:
     start_time: float
     """Of an unreadable run: when its folder last changed."""
     end_time: float | None = None
+    duration: float = 0.0
+    """The seconds of its run attempts, until its last record."""
+    last_at: float | None = None
+    """When its last record was made."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Its items by status: done, failed, skipped."""
     problem: str = ""
@@ -162,6 +166,7 @@ def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
         status,
         created,
         ended,
+        *opened.journal.reader.work_time(),
         _counts(opened),
         foreign=not opened.is_own,
     )
@@ -180,6 +185,10 @@ def creation_time(opened: OpenRun) -> float | None:
 
 def is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, float) and abs(value) < LAST_TIME
+
+
+def _is_end(value: object) -> TypeGuard[float | None]:
+    return value is None or is_time(value)
 
 
 def _last_status(opened: OpenRun, *, is_running: bool) -> tuple[Status, float | None]:
@@ -212,6 +221,8 @@ def summary_fields(summary: RunSummary) -> list[Json]:
         summary.status,
         summary.start_time,
         summary.end_time,
+        summary.duration,
+        summary.last_at,
         dict(summary.counts),
         summary.foreign,
     ]
@@ -226,9 +237,23 @@ def summary_from_fields(run: str, fields: object) -> RunSummary | None:
             ("done" | "failed" | "interrupted") as status,
             float(started),
             ended,
+            float(duration),
+            last_at,
             counts,
             bool(foreign),
         ]:
-            if is_time(started) and (ended is None or is_time(ended)) and is_counts(counts):
-                return RunSummary(run, flow, file, status, started, ended, counts, foreign=foreign)  # type: ignore[arg-type]
+            are_times = is_time(started) and is_time(duration)
+            if are_times and _is_end(ended) and _is_end(last_at) and is_counts(counts):
+                return RunSummary(
+                    run,
+                    flow,
+                    file,
+                    status,
+                    started,
+                    ended,
+                    duration,
+                    last_at,
+                    counts,  # type: ignore[arg-type]
+                    foreign=foreign,
+                )
     return None

@@ -145,6 +145,15 @@ _RETRY_COUNT: Final = (
     "SELECT count(*) FROM marks JOIN records USING(number) "
     f"WHERE marks.type = {RETRYING} OR (marks.type = {INVALIDATED} AND body = ?)"
 )
+_RUN_STARTS: Final = (
+    "SELECT number, at FROM marks JOIN records USING(number) "
+    f"WHERE marks.type = {RUN_STARTED} ORDER BY number"
+)
+# Outcomes are invalidated before the next run attempt starts, not by the one that ended.
+_LAST_OF_ATTEMPT: Final = (
+    f"SELECT at FROM records WHERE number < ? AND type != {INVALIDATED} "
+    "ORDER BY number DESC LIMIT 1"
+)
 _RETRIED_ITEMS: Final = (
     "SELECT DISTINCT name FROM marks JOIN records USING(number) "
     f"WHERE marks.type = {INVALIDATED} AND body = ? AND parent = ? AND number > ?"
@@ -484,6 +493,20 @@ class Reader:
         )
         found = self._all(query, type)
         return found[0] if found else None
+
+    def work_time(self) -> tuple[float, float | None]:
+        """The seconds of all run attempts, and the time of the last record of the last one.
+
+        The time between two run attempts does not count.  One that was killed ends with its last
+        record.
+        """
+        starts = self._all(_RUN_STARTS)
+        ends = [number for number, _ in starts[1:]] + [self.last() + 1]
+        seconds, last_at = 0.0, None
+        for (_, began), end in zip(starts, ends, strict=False):  # no attempt: a run that was made
+            last_at = float(self._all(_LAST_OF_ATTEMPT, end)[0][0])
+            seconds += max(0.0, last_at - began)
+        return round(seconds, 6), last_at
 
     # ── steps ────────────────────────────────────────────────────────────
 

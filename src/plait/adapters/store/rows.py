@@ -44,6 +44,7 @@ from plait.engine.events import (
     Status,
     StepFinished,
     StepInvalidated,
+    StepOutput,
     StepRenamed,
     StepRetrying,
     StepStarted,
@@ -200,7 +201,7 @@ def to_row(event: Event, at: float, packing: Packing) -> Row:
             failure = None if event.failure is None else event.failure.record()
             ended = [failure, event.value, event.facts]
             return _plain_row(at, RUN_ENDED, None, ended, packing, title=event.status)
-        case StepRenamed() | ModelText() | ItemsReplayed() | EarlierUsage():
+        case StepRenamed() | ModelText() | StepOutput() | ItemsReplayed() | EarlierUsage():
             raise InternalError("this event is not recorded", code="journal")
 
 

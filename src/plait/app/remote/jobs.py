@@ -322,6 +322,7 @@ def _load_flow(payload: JobPayload, project: str) -> LoadedFlow:
         project,
         profile=payload.settings.profile,
         strict=payload.settings.strict,
+        keep_going=payload.settings.keep_going,
         environ={**os.environ, **env_variables},
         known=(unseal(dict(payload.parameters)), environment),
     )

@@ -133,6 +133,7 @@ class FlowPacker:
         return Settings(
             run=run.id,
             strict=self._loaded.strict,
+            keep_going=self._loaded.keep_going,
             profile=self._profile,
             timeout=self._loaded.timeout,
             text=run.replay.text,

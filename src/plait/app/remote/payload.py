@@ -25,6 +25,7 @@ class Settings:
 
     run: str
     strict: bool
+    keep_going: bool
     profile: str | None
     timeout: float | None
     text: RunText

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from plait.core.documents.limits import printable_name, require_size
@@ -15,10 +15,31 @@ from plait.core.errors import DocumentError, InputError, closest_name
 from plait.core.os_errors import raise_machine_limit
 from plait.core.source import Source, Span
 
+_unsaved: Mapping[str, str] = {}
+
+
+@contextmanager
+def with_unsaved(texts: Mapping[str, str]) -> Iterator[None]:
+    """Read these texts instead of the files at these real paths: what an editor shows."""
+    global _unsaved
+    before, _unsaved = _unsaved, texts
+    try:
+        yield
+    finally:
+        _unsaved = before
+
+
+def unsaved_text(path: str) -> str | None:
+    """The text that an editor shows for a file; None: the file itself counts."""
+    return _unsaved.get(os.path.realpath(path)) if _unsaved else None
+
 
 def read_text(path: str | os.PathLike[str], limit: int) -> str:
     """The text of the file at `path`, of at most `limit` bytes."""
     name = os.fspath(path)
+    if (shown := unsaved_text(name)) is not None:
+        require_size(len(shown), limit, name, unit="bytes")
+        return shown
     try:
         with _open_descriptor(name) as descriptor:
             status = os.fstat(descriptor)

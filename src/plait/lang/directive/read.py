@@ -104,7 +104,7 @@ class Directive:
 
     def fill(self, given: Mapping[str, Json], *, strict: bool = False) -> FilledDirective:
         """Its texts with the inputs; InputError with all inputs that are missing or wrong."""
-        values = resolve_inputs(self.parameters, given).require()
+        values = resolve_inputs(self.parameters, given, secrets=frozenset()).require()
         scope: dict[str, Json] = {"inputs": values}
         actions = render_json_value(self.actions, scope, strict=strict)
         return FilledDirective(

@@ -85,7 +85,9 @@ def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
     """The inputs; an error has all inputs that are missing or wrong, and the texts that use
     them.
     """
-    resolved = resolve_inputs(plan.parameters, given, takes_more=not plan.parameters)
+    resolved = resolve_inputs(
+        plan.parameters, given, takes_more=not plan.parameters, secrets=plan.secrets
+    )
     values = seal_inputs(resolved.values, plan.secrets)
     missing = plan.texts.missing_error(values)
     if missing is None:

@@ -287,7 +287,9 @@ def _at_most(made: Mapping[str, NodeSpec], most: int | None) -> Mapping[str, Nod
 def _inputs(plan: GraphFile, given: Mapping[str, Json]) -> dict[str, Json]:
     # A schema may allow more than it describes.
     takes_more = plan.schema is not None or not plan.parameters
-    values = resolve_inputs(plan.parameters, given, takes_more=takes_more).require()
+    values = resolve_inputs(
+        plan.parameters, given, takes_more=takes_more, secrets=plan.secrets
+    ).require()
     if plan.schema is not None:
         path = plan.source.path
         folder = Space("project", os.path.dirname(path))

@@ -76,6 +76,7 @@ class Compilation:
         lenient: bool = False,
         profile: str | None,
         max_parallel: int | None,
+        keep_going: bool = False,
         project: str | None = None,
         environ: Mapping[str, str] | None = None,
         calls: Calls | None = None,
@@ -95,6 +96,7 @@ class Compilation:
         self.strict = strict
         self.lenient = lenient
         self.max_parallel = max_parallel
+        self.keep_going = keep_going
         self.tools: dict[str, Span] = {}
         """The tools that steps name, and where they do so first."""
         self.templates = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
@@ -142,6 +144,7 @@ class Compilation:
             lenient=self.lenient,
             profile=None,
             max_parallel=self.max_parallel,
+            keep_going=self.keep_going,
             project=self.project,
             environ=self.environ,
             calls=self.calls.inside(path),

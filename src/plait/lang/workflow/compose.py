@@ -18,6 +18,7 @@ from collections.abc import Sequence as Many
 
 from plait import schema
 from plait.core import documents
+from plait.core.documents.files import unsaved_text
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence
 from plait.core.errors import (
     InputError,
@@ -118,8 +119,10 @@ def _root(path: str, project: str | None) -> str:
 
 
 def _read_below(root: str, relative: str) -> documents.PartialDocument:
-    found = read_below(root, relative)
     name = os.path.relpath(os.path.join(root, relative))
+    if (shown := unsaved_text(os.path.join(root, relative))) is not None:
+        return documents.parse_partial(shown, name)
+    found = read_below(root, relative)
     if found is None:
         beside = os.path.dirname(os.path.join(root, relative))
         close = closest_name(

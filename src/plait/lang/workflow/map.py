@@ -166,6 +166,9 @@ def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
         (one.number("failure_threshold") for one in places if one.has("failure_threshold")), None
     )
     most = next((one.integer("max_failures") for one in places if one.has("max_failures")), None)
+    if builder.keep_going:
+        failing = "dlq" if failing == "stop" else failing
+        most = threshold = None
     return ErrorPolicy(
         on_item_failure=failing or ("retry" if fields.has("retry") else "dlq"),  # type: ignore[arg-type]  # its words
         retry=retry or (Retry(attempts=3) if failing == "retry" else NO_RETRY),

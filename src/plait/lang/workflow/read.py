@@ -67,6 +67,7 @@ class WorkflowFile:
             lenient=lenient,
             profile=options.profile,
             max_parallel=options.max_parallel,
+            keep_going=options.keep_going,
             project=options.project,
             environ=environ,
             calls=Calls((os.path.realpath(self.source.path),)),
@@ -96,6 +97,7 @@ class WorkflowFile:
                 *_short_secrets(environment, fields),
             ),
             strict=strictly and not lenient,
+            keep_going=options.keep_going,
             timeout=fields.seconds("timeout"),
             durability=fields.text("durability") or "normal",
             backend=parse_backend(fields),
@@ -188,7 +190,7 @@ def _resolve_values(
     profile: str | None,
     environ: Mapping[str, str],
 ) -> tuple[dict[str, Json], FlowEnvironment]:
-    resolved = resolve_inputs(parameters, given)
+    resolved = resolve_inputs(parameters, given, secrets=frozenset())
     problems = list(resolved.problems.values())
     # A parameter without a value counts as null, so that all problems of the head are found, too.
     values = resolved.values if not problems else {**dict.fromkeys(parameters), **resolved.values}

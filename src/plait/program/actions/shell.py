@@ -54,6 +54,7 @@ class ShellAction:
             "PLAIT_ATTEMPT": str(ctx.attempt),
             "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
         }
+        live = run.events.open_output(ctx.path, ctx.attempt)
         try:
             ended = await run.services.get(Processes).shell(
                 bound,
@@ -64,11 +65,15 @@ class ShellAction:
                 stdin=b"",
                 timeout=run.budgets.time_left(ctx),
                 stop=run.stop,
+                on_output=None if live is None else live.write,
             )
         except ProcessError as error:
             if error.code != "timeout":
                 raise
             raise StepError(timeout_or_limit(_too_long(error, ctx), ctx)) from None
+        finally:
+            if live is not None:
+                live.close()
         _note_losses(ended, ctx)
         return require_exit_zero(process_result_record(ended, ctx), ended.signal)
 

@@ -155,9 +155,15 @@ def _require_record(value: Json) -> dict[str, Json]:
 async def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
     """Call a tool that is not a flow."""
     run = ctx.run
+    live = run.events.open_output(ctx.path, ctx.attempt)
     try:
         time_left = run.budgets.time_left(ctx)
-        result = await tools_at(ctx).call(call.tool_id, call.params, timeout=time_left)
+        result = await tools_at(ctx).call(
+            call.tool_id,
+            call.params,
+            timeout=time_left,
+            on_output=None if live is None else live.write,
+        )
     except RequestError as error:
         failure = Failure(run.secrets.mask(str(error)), failure_kind_of_error(error))
         raise StepError(timeout_or_limit(failure, ctx)) from None
@@ -166,6 +172,9 @@ async def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
             raise
         failure = Failure(run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
         raise StepError(timeout_or_limit(failure, ctx)) from None
+    finally:
+        if live is not None:
+            live.close()
     if result.metadata.get("cancelled") and run.stop.is_set():
         raise Interrupted
     if call.as_text and result.printed is not None:

@@ -83,6 +83,7 @@ NAMES: Final[Mapping[str, str]] = {
     "CONFIG_RESOLVE": "config_resolve",
     "SECRETS": "secrets",
     "__once__": "once",
+    "__read_only__": "read_only",
     "ANCHOR": "anchor",
     "anchor": "anchor",
     "VERIFY_DEPS": "verify_deps",

@@ -504,7 +504,7 @@ class Trust:
 # ── the parts of a decision ──────────────────────────────────────────────
 
 _SETTINGS: Final = "plait.yaml"
-_KNOWN_SETTINGS: Final = ("trust", "keep_runs")
+_KNOWN_SETTINGS: Final = ("trust", "keep_runs", "mcp_expose")
 
 
 def _select_refused(decisions: Sequence[TrustDecision]) -> list[TrustDecision]:
@@ -603,7 +603,7 @@ def _demands_signatures(root: str) -> bool:
 
 def require_valid_settings(node: MappingNode) -> None:
     """Raise DocumentError for every wrong setting: a typo must not mean less safety."""
-    from plait.core.documents import Scalar
+    from plait.core.documents import Scalar, Sequence
 
     problems = [
         Problem(
@@ -632,6 +632,17 @@ def require_valid_settings(node: MappingNode) -> None:
             pass
         case value:
             what, fix = "'keep_runs' is a whole number above 0, or all", "write keep_runs: all"
+            problems.append(Problem(what, value.span, fix, code="bad-setting"))
+    match node.get("mcp_expose"):
+        case None | Scalar(None):
+            pass
+        case Sequence(items) if all(
+            isinstance(one, Scalar) and isinstance(one.value, str) for one in items
+        ):
+            pass
+        case value:
+            what = "'mcp_expose' is a list of patterns for what plait mcp offers"
+            fix = 'write mcp_expose: [core/file/*, "flow:*"]'
             problems.append(Problem(what, value.span, fix, code="bad-setting"))
     if problems:
         raise DocumentError.together(problems)

@@ -14,6 +14,7 @@ __tool_description__ = (
     "List a folder of the project; with a pattern such as *.py or src/**/*.ts, "
     "find the files below it that match."
 )
+__read_only__ = True
 
 CONFIG_SCHEMA = {
     "type": "object",

@@ -11,6 +11,7 @@ __version__ = "1.0.0"
 __tool_type__ = "python"
 __category__ = "core/file"
 __tool_description__ = "Read a text file of the project, whole or some of its lines."
+__read_only__ = True
 
 CONFIG_SCHEMA = {
     "type": "object",

@@ -17,6 +17,7 @@ __tool_description__ = (
     "Search the project's text files for a regular expression (RE2 syntax) and show the lines that "
     "match."
 )
+__read_only__ = True
 
 CONFIG_SCHEMA = {
     "type": "object",

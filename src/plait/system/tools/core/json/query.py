@@ -17,6 +17,7 @@ __tool_description__ = (
     "Choose values from JSON by a JSONPath (RFC 9535), for example $.items[?@.price < 10].name; "
     "the JSON is given as data or is a file of the project."
 )
+__read_only__ = True
 
 CONFIG_SCHEMA = {
     "type": "object",

@@ -1,0 +1,33 @@
+"""What `plait`, `plait help` and a mistyped command print: where to begin, and what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plait.core.errors import InputError, closest_name
+from plait.core.hints import Final
+
+WELCOME: Final = """\
+Plait runs tools, shell commands and agents from plain files; a value never becomes code.
+Begin:   plait new workflow hello      writes hello.yaml; plait new lists what else there is
+Run:     plait run hello.yaml          plait run alone lists the flows of this project
+Check:   plait check hello.yaml        plait run hello.yaml -n shows what would run
+More:    plait help, plait help COMMAND
+"""
+
+
+def unknown_command(command: str, commands: Mapping[str, str]) -> InputError:
+    kind = "option" if command.startswith("-") else "command"
+    known = ["--help", "--version"] if kind == "option" else list(commands)
+    guess = closest_name(command, known)
+    return InputError(
+        f"there is no {kind} '{command[:60]}'",
+        fix=(f"did you mean '{guess}'? " if guess else "") + f"{kind}s: {', '.join(known)}",
+        code=f"unknown-{kind}",
+    )
+
+
+def overview(commands: Mapping[str, str], exit_codes: str) -> str:
+    rows = [f"  plait {name:<9} {what}\n" for name, what in commands.items()]
+    rows.append(f"  plait {'help':<9} this page; plait help COMMAND for examples and options\n")
+    return "Commands:\n" + "".join(rows) + f"\n{exit_codes}\n"

@@ -1,0 +1,92 @@
+"""What a run says of itself: finished only if it is, failed if nothing succeeded, time that it worked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plait.adapters.store import Runs
+from plait.engine.events import Note, RunEnded, RunStarted, StepInvalidated
+from plait.views.progress import replay_events
+from runs.stories import Place, new_place
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return new_place(tmp_path, monkeypatch)
+
+
+ITEMS = "map: {input: [1, 2, 3], steps: [{shell: 'test ${item} -gt LEAST'}]}\nreduce: [{shell: echo over}]\n"
+
+
+def result(place: Place, *command: str) -> dict[str, object]:
+    last: dict[str, object] = json.loads(place.plait(*command, "--json").stdout.splitlines()[-1])
+    return last
+
+
+ENDS = [
+    # failed  status    exit  the line at the end, without its time   in the list of runs
+    (0, "done", 0, "✓ finished", "finished"),
+    (1, "done", 1, "! finished, 1 of 3 items failed", "finished, 1 failed"),
+    (3, "failed", 1, "✗ failed", "failed"),
+]
+
+
+@pytest.mark.parametrize(("failed", "status", "code", "line", "listed"), ENDS)
+def test_a_run_says_how_many_of_its_items_failed(
+    place: Place, failed: int, status: str, code: int, line: str, listed: str
+) -> None:
+    place.write("flow.yaml", ITEMS.replace("LEAST", str(failed)))
+    ran = place.plait("run", "flow.yaml")
+    end = next(line for line in ran.stdout.splitlines() if line.startswith(("✓ fi", "! ", "✗ fa")))
+    sign, word, _, _, unit, *words = end.partition("   ")[0].split()
+    assert unit.rstrip(",") == "s"
+    comma = "," if words else ""
+    assert f"{sign} {word}{comma} {' '.join(words)}".strip() == line
+    assert ran.returncode == code
+    assert "over" in ran.stdout  # the phases after the map ran
+    shown = place.plait("show").stdout.splitlines()[0]
+    assert shown.split("  ")[2] == line.partition(" ")[2]
+    assert place.plait("runs").stdout.splitlines()[1].split("   ")[1] == listed
+    last = result(place, "run", "flow.yaml")
+    assert (last["status"], last["exit_code"]) == (status, code)
+
+
+def test_a_run_whose_items_all_failed_is_retried_and_not_resumed(place: Place) -> None:
+    place.write("flow.yaml", ITEMS.replace("LEAST", "9"))
+    ran = place.plait("run", "flow.yaml").stdout.splitlines()
+    assert "  all 3 items failed" in ran
+    assert [line.split()[0] for line in ran[-2:]] == ["look", "retry"]
+    failure = result(place, "run", "flow.yaml")["failure"]
+    assert isinstance(failure, dict)
+    assert (failure["message"], failure["kind"]) == ("all 3 items failed", "all_failed")
+    place.write("flow.yaml", ITEMS.replace("LEAST", "0"))
+    assert "✓ finished" in place.plait("retry", "--failed").stdout
+
+
+def test_time_between_run_attempts_does_not_count(tmp_path: Path) -> None:
+    at = [100.0]
+    runs = Runs(str(tmp_path), now=lambda: at[0])
+    started = RunStarted(
+        "x", "f", "flow.yaml", str(tmp_path), resumed=False, phases=(("steps", 1),)
+    )
+    with runs.create({"file": "flow.yaml", "flow": "f", "project": str(tmp_path)}) as opened:
+        for now, event in (
+            (100.0, started),
+            (104.0, Note("", "the last record before a kill")),
+            (400.0, StepInvalidated("steps/0", "retry", below=True)),
+            (400.5, started),
+            (402.0, RunEnded("interrupted")),
+            (900.0, started),
+            (900.5, RunEnded("done")),
+        ):
+            at[0] = now
+            opened.journal.append(event)
+        progress = replay_events(opened.journal.events())
+        seconds, last_at = opened.journal.reader.work_time()
+    assert (seconds, last_at) == (6.0, 900.5)
+    assert progress.duration(progress.last_at) == 6.0
+    [summary] = runs.list()
+    assert (summary.duration, summary.last_at) == (6.0, 900.5)
