@@ -81,11 +81,13 @@ def _times(seen: list[float]) -> Times:
 
 def _spent(project: Path, *command: str) -> tuple[float, float]:
     """Wall and computing time of one command."""
+    # Outside of the project: a user space inside it makes no seals, so every run would be foreign.
+    home = project.parent / "home"
     env = {
         **os.environ,
         "PYTHONPATH": str(SOURCES),
-        "HOME": str(project),
-        "USER_SPACE": str(project / "user"),
+        "HOME": str(home),
+        "USER_SPACE": str(home / ".ai"),
     }
 
     def run() -> None:
@@ -122,6 +124,6 @@ def _project(project: Path, size: int) -> Path:
             journal = folder / "journal.db"
         else:
             os.link(journal, folder / "journal.db")
-        said = json.dumps({**about, "place": number})
+        said = json.dumps({**about, "number": number})
         (folder / "run.json").write_text(said, encoding="utf-8")
     return project

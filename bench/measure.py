@@ -36,6 +36,7 @@ class Times:
     median: float
     computing: float | None = None
     """The least computing time of the whole process tree, where that was measured."""
+    median_computing: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def pin_to_one_core() -> str:
         return "not pinned to a core"
     core = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
-    return f"pinned to core {core}"
+    is_urgent = os.sched_getscheduler(0) != os.SCHED_OTHER
+    return f"pinned to core {core}" + (", real-time priority" if is_urgent else "")
 
 
 @contextlib.contextmanager
@@ -114,7 +116,9 @@ def race_trees(contenders: Mapping[str, Callable[[int], Any]], *, rounds: int) -
 def tree_times(spans: Sequence[tuple[float, float]]) -> Times:
     """Of wall and computing times, as `spent` returns them."""
     wall = [passed for passed, _ in spans]
-    return Times(min(wall), statistics.median(wall), min(computed for _, computed in spans))
+    computing = [computed for _, computed in spans]
+    median = statistics.median
+    return Times(min(wall), median(wall), min(computing), median(computing))
 
 
 def race_processes(

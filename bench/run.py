@@ -132,7 +132,8 @@ def main() -> int:
         return 0
     start = perf_counter()
     load = busy_share() if options.beside_load else refuse_beside_load()
-    machine = f"{_machine()}, {pin_to_one_core()}"
+    beside = ", beside other load" if options.beside_load else ""
+    machine = f"{_machine()}, {pin_to_one_core()}{beside}"
     adopt_orphans()
     print(machine, flush=True)
     earlier, commit, today = notes(), commit_name(), date.today().isoformat()
