@@ -195,7 +195,9 @@ def make_environment(run: TestRun, interpreter: str) -> str:
 def lower_bounds(project: Mapping[str, Any]) -> dict[str, Version | None]:
     """The lowest version of each dependency that is installed for the tests; None without one."""
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["dev"], *extras["mcp"], *extras["dask"]]
+    lines = list(project["dependencies"])
+    for extra in ("dev", "dask", "mcp", "otel", "web"):
+        lines += extras[extra]
     bounds: dict[str, Version | None] = {}
     for requirement in map(Requirement, lines):
         lowest = [
