@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass
-from plait.engine.paths import join_path, name_key
+from plait.engine.paths import join_path, last_name, name_key, parent_path
 
 ItemState: TypeAlias = Literal["waiting", "running", "done", "failed", "skipped", "interrupted"]
 STATES: Final[tuple[ItemState, ...]] = (
@@ -149,6 +149,10 @@ class ItemTable:
         found = self._states.count(_MARK[state], 0, self._used)
         return found + len(self) - self._used if state == "waiting" else found
 
+    def order(self, path: str) -> int | None:
+        """The order of the item at a path; None if it has not started."""
+        return self._orders.get(last_name(path)) if parent_path(path) == self.path else None
+
     def running(self) -> Iterator[ItemRow]:
         at = self._states.find(_RUNNING)
         while at >= 0:
@@ -240,7 +244,7 @@ class ItemTable:
         return found
 
 
-_BY_WEIGHT: Final = tuple((_MARK[state], state) for state in ("failed", "running", "interrupted"))  # type: ignore[index]
+_BY_WEIGHT: Final = tuple((_MARK[state], state) for state in ("failed", "running", "interrupted"))
 
 
 def _worst(part: bytearray, size: int) -> ItemState:
