@@ -93,7 +93,7 @@ class _Leave(Exception):
 def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     from plait.cli.crash_report import report
     from plait.mcp.server import ANSWER_WITHIN, Server
-    from plait.mcp.stdio import Outbox, take_streams
+    from plait.mcp.stdio import Outbox, read_lines, take_streams
 
     within = ANSWER_WITHIN
     if options.answer_within is not None:
@@ -114,7 +114,8 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, leave)
     try:
-        server.serve(incoming)
+        for line in read_lines(incoming):
+            server.receive(line)
     except _Leave:
         pass
     finally:
