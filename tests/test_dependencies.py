@@ -95,10 +95,11 @@ def test_only_public_names_of_dependencies_are_imported() -> None:
     assert private == []
 
 
-@pytest.mark.parametrize(
-    ("folder", "extras"),
-    [("src", ("mcp", "dask", "web")), ("tests", ("mcp", "dask", "web", "dev"))],
-)
+FOR_USERS = ("mcp", "dask", "otel", "web")
+"""The extras that are a part of Plait."""
+
+
+@pytest.mark.parametrize(("folder", "extras"), [("src", FOR_USERS), ("tests", (*FOR_USERS, "dev"))])
 def test_everything_that_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     declared = {canonicalize_name(one.name) for one in requirements(*extras)}
     undeclared = {
