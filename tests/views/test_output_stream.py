@@ -16,7 +16,7 @@ from plait.engine.events import (
 )
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.views.log import UnfinishedEntry, failed_entries, log_entries, unfinished_entries
-from plait.views.stream import OutputStream, follow
+from plait.views.output_stream import OutputStream, follow
 
 STEP, ITEM, IN_ITEM = "setup/0", "map/item:a", "map/item:a/0"
 
