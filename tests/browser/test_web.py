@@ -241,7 +241,7 @@ def test_a_run_is_followed_stopped_and_resumed(
         browser.wait_for_text("running", "#run-head")
         browser.evaluate("() => { window.same = true }")
         (project / "go").touch()
-        browser.wait_for_text("done", "#run-head")
+        browser.wait_for_text("finished", "#run-head")
         assert browser.evaluate("() => window.same") is True  # no reload: the page is live
         browser.require_clean(web.origin)
 
@@ -261,7 +261,7 @@ def test_a_form_starts_a_flow_with_its_parameters(
         )
         assert f"-i 'who={hostile}'" in command
         browser.do("click", selector="#start-form button[type=submit]")
-        browser.wait_for_text("done", "#run-head")
+        browser.wait_for_text("finished", "#run-head")
         assert browser.evaluate("() => window.hacked ?? null") is None
         browser.require_clean(web.origin)
     listed = json.loads(plait(project, environment, "runs", "--json"))

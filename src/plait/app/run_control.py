@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 
-from plait.core.errors import InputError
+from plait.core.errors import InputError, PlaitError
 from plait.core.hints import Final
 from plait.core.values import Json, json_text
 
@@ -100,8 +100,17 @@ class StartedCommand:
         store, found = flow_store(project), list[str]()
 
         def look() -> bool:
-            found[:] = [run for run, _ in store.newest(20) if store.holder(run) == self.pid]
+            mine = [run for run, _ in store.newest(20) if store.holder(run) == self.pid]
+            found[:] = [run for run in mine if has_begun(run)]
             return bool(found)
+
+        def has_begun(run: str) -> bool:
+            """Its folder is there before the first record of its journal."""
+            try:
+                with store.open(run, write=False) as opened:
+                    return next(iter(opened.journal.events()), None) is not None
+            except PlaitError:
+                return False
 
         self.wait_until(look, most)
         return found[0] if found else None
