@@ -252,6 +252,7 @@ def test_a_form_starts_a_flow_with_its_parameters(
     assert runs
     with plait_web(project, environment) as web:
         assert browser.open(web.link) == 200
+        browser.do("take")
         browser.open(f"{web.origin}/start")
         browser.open(next(url for url in links(browser) if "form.yaml" in url))
         hostile = "<script>window.hacked = 13</script>"
