@@ -160,6 +160,10 @@ class RunWatch:
         nested = [node.path for _, node in self.tree.walk() if node.total is not None]
         return list(dict.fromkeys((*found, *nested)))
 
+    def is_slow(self, path: str) -> bool:
+        """Would a person notice the time to read the items of a map, which were not read yet?"""
+        return path not in self._tables and self.journal.reader.is_long()
+
     def items(self, path: str) -> ItemTable:
         """The items of a map, up to date."""
         reader = self.journal.reader

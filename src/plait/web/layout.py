@@ -15,7 +15,7 @@ from plait.web.html import Child, Markup, join, tag, trusted
 WORDS: Final = {
     # state       the word that a person reads
     "done":        "finished",
-    "partial":     "finished, with failures",
+    "partial":     "some failed",
     "retrying":    "waits to retry",
     "unreadable":  "unreadable",
 }  # fmt: skip

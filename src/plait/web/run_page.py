@@ -115,7 +115,15 @@ def shown_state(watch: RunWatch) -> str:
     return watch.progress.shown_status if watch.status == "done" else watch.status
 
 
-def run_head(watch: RunWatch, facts: RunFacts, offers: Sequence[Offer], now: float) -> Markup:
+def run_head(
+    watch: RunWatch,
+    facts: RunFacts,
+    offers: Sequence[Offer],
+    now: float,
+    *,
+    is_page: bool = True,
+) -> Markup:
+    """What a run is, how it stands, and what can be done; `is_page`: other pages are there."""
     progress = watch.progress
     is_running = watch.status == "running"
     duration = progress.duration(now if is_running else progress.last_at)
@@ -137,20 +145,19 @@ def run_head(watch: RunWatch, facts: RunFacts, offers: Sequence[Offer], now: flo
             ("retries", str(progress.retries) if progress.retries else None),
             ("resumed", f"{resumes} times" if resumes > 1 else "once" if resumes else None),
             ("file", tag("code", one_line(facts.file, None))),
-            (
-                "project",
-                tag(
-                    "a",
-                    one_line(facts.project, None),
-                    href=runs_address(project=project_key(facts.project)),
-                ),
-            ),
+            ("project", _project(facts, is_page=is_page)),
         ),
         _bars(watch, now),
-        _actions(offers, facts),
+        _actions(offers, facts) if is_page else None,
         class_="run-head card",
         id="run-head",
     )
+
+
+def _project(facts: RunFacts, *, is_page: bool) -> Child:
+    name = one_line(facts.project, None)
+    address = runs_address(project=project_key(facts.project))
+    return tag("a", name, href=address) if is_page else name
 
 
 def _item_words(watch: RunWatch) -> str | None:
@@ -335,6 +342,8 @@ def panel(
         case "graph":
             return _panel(_graph(watch, facts))
         case "items":
+            if watch.is_slow(choice.map):
+                return _panel(_items_later(watch, choice, facts))
             table = watch.items(choice.map)
             return {
                 **_panel(items_shell(watch, table, choice, facts)),
@@ -478,6 +487,26 @@ def step_values(watch: RunWatch, facts: RunFacts, path: str) -> tuple[list[Expla
 def items_shell(watch: RunWatch, table: ItemTable, choice: Choice, facts: RunFacts) -> Markup:
     """The list of items; the script fills it as it is scrolled."""
     addresses = RunAddresses(project_key(facts.project), facts.run)
+    window = table.window(0, WINDOW)
+    rows = item_rows(watch, window.rows, addresses)
+    return _items_section(watch, choice, addresses, item_counts(table), rows, window.matching)
+
+
+def _items_later(watch: RunWatch, choice: Choice, facts: RunFacts) -> Markup:
+    """The same for so many items that reading them would delay the page: the script asks for them."""
+    addresses = RunAddresses(project_key(facts.project), facts.run)
+    counts = tag("div", tag("p", "reading the items …", class_="dim"), id="item-counts")
+    return _items_section(watch, choice, addresses, counts, [], -1)
+
+
+def _items_section(
+    watch: RunWatch,
+    choice: Choice,
+    addresses: RunAddresses,
+    counts: Markup,
+    rows: Sequence[Markup],
+    total: int,
+) -> Markup:
     filters = tag(
         "div",
         [
@@ -512,28 +541,21 @@ def items_shell(watch: RunWatch, table: ItemTable, choice: Choice, facts: RunFac
         )
         for one in maps[:30]
     ]
-    first = table.window(0, WINDOW)
     body = tag(
         "div",
-        tag(
-            "div",
-            item_rows(watch, first.rows, addresses),
-            id="item-rows",
-            class_="item-rows",
-            role="list",
-        ),
+        tag("div", rows, id="item-rows", class_="item-rows", role="list"),
         id="item-list",
         class_="item-list",
         tabindex="0",
         role="region",
         aria_label="items of the map",
         data_items=addresses.items(choice.map),
-        data_total=first.matching,
+        data_total=total,
     )
     return section(
         "Items",
         tag("nav", others, aria_label="Maps", class_="chips") if len(maps) > 1 else None,
-        item_counts(table),
+        counts,
         tag("div", filters, find, class_="item-tools"),
         body,
         id="items",

@@ -30,6 +30,7 @@ from plait.web.run_page import (
     WINDOW,
     Choice,
     fragments,
+    item_counts,
     item_rows,
     page_content,
 )
@@ -173,6 +174,8 @@ class Pages:
                     return None
                 seen[0] = shown.watch.version
                 choice = chosen.settle(shown.watch)
+                if choice.view == "items":
+                    shown.watch.items(choice.map)
                 parts = self._parts(request, shown, choice)
                 if choice.view == "items":
                     del parts["panel"]  # its list is filled by the script
@@ -191,7 +194,7 @@ class Pages:
             shown.watch, shown.facts, choice, self._addresses(request), offers, time.time()
         )
         if choice.view == "items" and not request.url.path.endswith("/live"):
-            del parts["item-counts"]  # the panel has it
+            parts.pop("item-counts", None)  # the panel has it
         return parts
 
     def items(self, request: Request) -> Response:
@@ -214,6 +217,7 @@ class Pages:
                 content = tag(
                     "div",
                     rows,
+                    item_counts(table) if query.get("counts") else None,
                     data_offset=window.offset,
                     data_total=window.matching,
                     data_version=table.version,

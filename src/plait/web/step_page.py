@@ -45,23 +45,27 @@ def step_panel(
     watch: RunWatch | None = None,
     explanations: Sequence[Explanation] = (),
     item: Json = None,
+    mark: str = "",
 ) -> Markup:
-    """The panel of one step; `watch`: it may be running."""
+    """The panel of one step; `watch`: it may be running.
+
+    `mark`: begins the ids in it, if a page has several panels; such a page has no script.
+    """
     node = detail.node
     live = {} if watch is None else _live_steps(watch, detail.path)
     return tag(
         "div",
-        _head(detail, links, now),
+        _head(detail, links, now, mark),
         _failure(detail),
-        [_conversation(one) for one in detail.conversations],
-        _tasks(detail.tasks, links),
-        _outputs(detail, live),
-        _values(explanations, item),
-        _result(detail),
-        _attempts(node),
-        _children(node, links, now),
+        [_conversation(one, mark) for one in detail.conversations],
+        _tasks(detail.tasks, links, mark),
+        _outputs(detail, live, mark),
+        _values(explanations, item, mark),
+        _result(detail, mark),
+        _attempts(node, mark),
+        _children(node, links, now, mark),
         class_="step",
-        id="step",
+        id=f"{mark}step",
     )
 
 
@@ -69,7 +73,7 @@ def _live_steps(watch: RunWatch, path: str) -> dict[str, LiveStep]:
     return {one: step for one, step in watch.live.items() if is_at_or_below(one, path)}
 
 
-def _head(detail: StepDetail, links: Links, now: float) -> Markup:
+def _head(detail: StepDetail, links: Links, now: float, mark: str) -> Markup:
     node = detail.node
     around = [
         tag("li", tag("a", title_text(title, 40), href=links.page(step=path)))
@@ -85,7 +89,7 @@ def _head(detail: StepDetail, links: Links, now: float) -> Markup:
         else None,
         tag(
             "div",
-            tag("h2", title_text(node.title, 300), id="step-title"),
+            tag("h2", title_text(node.title, 300), id=f"{mark}step-title"),
             pill(node.state),
             class_="step-head",
         ),
@@ -138,11 +142,13 @@ def _failure(detail: StepDetail) -> Markup | None:
 # ── output ───────────────────────────────────────────────────────────────
 
 
-def _outputs(detail: StepDetail, live: Mapping[str, LiveStep]) -> Markup | None:
+def _outputs(detail: StepDetail, live: Mapping[str, LiveStep], mark: str) -> Markup | None:
     blocks = [*_entry_blocks(detail.entries, detail.path), *_live_blocks(live, detail.path)]
     if not blocks:
         return None
-    return section("Output", find_box("output"), tag("div", blocks, id="output-text"), id="output")
+    find = None if mark else find_box("output")
+    text = tag("div", blocks, id=f"{mark}output-text")
+    return section("Output", find, text, id=f"{mark}output")
 
 
 def find_box(about: str) -> Markup:
@@ -233,17 +239,17 @@ def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = Fa
 # ── an agent ─────────────────────────────────────────────────────────────
 
 
-def _conversation(one: Conversation) -> Markup:
-    turns = [_turn(turn) for turn in one.turns]
+def _conversation(one: Conversation, mark: str) -> Markup:
+    turns = [_turn(turn, mark) for turn in one.turns]
     return section(
         "Conversation",
         tag("ol", turns, class_="turns"),
-        id=element_id("conversation", one.path),
+        id=mark + element_id("conversation", one.path),
         extra=tag("span", title_text(one.title, 60), class_="dim"),
     )
 
 
-def _turn(turn: ModelTurnFacts) -> Markup:
+def _turn(turn: ModelTurnFacts, mark: str) -> Markup:
     used = ", ".join(
         filter(None, (turn.model, cost_words(turn.usage), turn.ending and f"ended: {turn.ending}"))
     )
@@ -263,7 +269,7 @@ def _turn(turn: ModelTurnFacts) -> Markup:
         parts.append(_said("model", "Model", turn.text))
     if turn.failure is not None:
         parts.append(note(turn.failure.message, "error"))
-    parts += [_tool_use(call) for call in turn.calls]
+    parts += [_tool_use(call, mark) for call in turn.calls]
     head = tag(
         "div",
         state_sign(turn.state),
@@ -284,7 +290,7 @@ def _said(who: str, label: str, words: str) -> Markup:
     )
 
 
-def _tool_use(call: ToolUse) -> Markup:
+def _tool_use(call: ToolUse, mark: str) -> Markup:
     head = tag(
         "summary",
         state_sign(call.state),
@@ -301,17 +307,17 @@ def _tool_use(call: ToolUse) -> Markup:
         if call.result is not None
         else None,
         class_="said by-tool",
-        id=element_id("call", call.path),
+        id=mark + element_id("call", call.path),
     )
 
 
 # ── an ensemble ──────────────────────────────────────────────────────────
 
 
-def _tasks(tasks: Sequence[TaskFacts], links: Links) -> Markup | None:
+def _tasks(tasks: Sequence[TaskFacts], links: Links, mark: str) -> Markup | None:
     if not tasks:
         return None
-    return section("Tasks", [_task(one, links) for one in tasks], id="tasks")
+    return section("Tasks", [_task(one, links) for one in tasks], id=f"{mark}tasks")
 
 
 def _task(one: TaskFacts, links: Links) -> Markup:
@@ -336,7 +342,7 @@ def _task(one: TaskFacts, links: Links) -> Markup:
 # ── values ───────────────────────────────────────────────────────────────
 
 
-def _values(explanations: Sequence[Explanation], item: Json) -> Markup | None:
+def _values(explanations: Sequence[Explanation], item: Json, mark: str) -> Markup | None:
     parts: list[Child] = []
     for one in explanations:
         rows = list(_placeholder_rows(one.rows))
@@ -365,7 +371,7 @@ def _values(explanations: Sequence[Explanation], item: Json) -> Markup | None:
     hint = tag(
         "p", "As the flow file says now. Values are those that the run has recorded.", class_="dim"
     )
-    return section("Values and where they come from", hint, parts, id="values")
+    return section("Values and where they come from", hint, parts, id=f"{mark}values")
 
 
 def _placeholder_table(rows: Sequence[Markup]) -> Markup:
@@ -392,7 +398,7 @@ def _placeholder_rows(rows: Sequence[PlaceholderRow], depth: int = 0) -> Iterato
         yield from _placeholder_rows(row.inner, depth + 1)
 
 
-def _result(detail: StepDetail) -> Markup | None:
+def _result(detail: StepDetail, mark: str) -> Markup | None:
     value = detail.value
     if value is None or (detail.conversations and detail.node.kind == "turn"):
         return None
@@ -400,11 +406,13 @@ def _result(detail: StepDetail) -> Markup | None:
         captures = value.get("captures")
         if not captures:
             return None
-        return section("Captured values", value_block(captures, "captured values"), id="result")
-    return section("Result", value_block(value, "result of the step"), id="result")
+        return section(
+            "Captured values", value_block(captures, "captured values"), id=f"{mark}result"
+        )
+    return section("Result", value_block(value, "result of the step"), id=f"{mark}result")
 
 
-def _attempts(node: StepNode) -> Markup | None:
+def _attempts(node: StepNode, mark: str) -> Markup | None:
     if len(node.attempts) < 2:
         return None
     heads = [tag("th", one, scope="col") for one in ("Attempt", "State", "Started", "Time", "Then")]
@@ -420,10 +428,10 @@ def _attempts(node: StepNode) -> Markup | None:
         for one in node.attempts
     ]
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="small")
-    return section("Attempts", table, id="attempts")
+    return section("Attempts", table, id=f"{mark}attempts")
 
 
-def _children(node: StepNode, links: Links, now: float) -> Markup | None:
+def _children(node: StepNode, links: Links, now: float, mark: str) -> Markup | None:
     if not node.children:
         return None
     rows = []
@@ -443,4 +451,4 @@ def _children(node: StepNode, links: Links, now: float) -> Markup | None:
                 seconds(one.time(now)),
             )
         )
-    return section("Steps inside", tag("ul", rows, class_="steps"), id="inside")
+    return section("Steps inside", tag("ul", rows, class_="steps"), id=f"{mark}inside")

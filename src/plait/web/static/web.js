@@ -145,6 +145,7 @@ class ItemList {
     list.append(this.space);
     this.space.append(this.rows);
     this.place();
+    if (this.total < 0) this.load(0);
     list.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.timer = 0;
     byId("item-search").addEventListener("input", () => {
@@ -199,6 +200,7 @@ class ItemList {
         const focused = this.rows.contains(document.activeElement) ? placeOf(document.activeElement, this.rows) : null;
         this.offset = Number(found.dataset.offset);
         this.total = Number(found.dataset.total);
+        found.querySelector("#item-counts")?.remove();
         this.rows.replaceChildren(...found.childNodes);
         this.place();
         showClocks();
