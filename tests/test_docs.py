@@ -190,7 +190,7 @@ def console_problems(block: Block, reader: Reader) -> Iterator[str]:
     for number, line in enumerate(block.text.splitlines(), block.line):
         if line.startswith("$ "):
             steps.append((number, line[2:], []))
-        elif steps and not steps[-1][2] and line.startswith("> "):
+        elif steps and not steps[-1][2] and (line == ">" or line.startswith("> ")):
             at, command, output = steps[-1]
             steps[-1] = (at, f"{command}\n{line[2:]}", output)
         elif steps:

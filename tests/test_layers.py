@@ -30,10 +30,11 @@ RANK = {
     "adapters": 8,
     "views": 8,
     "app": 9,
-    "mcp": 10,  # a server beside the commands, which `plait mcp` starts
-    "lsp": 10,
-    "cli": 11,
-    "__main__": 12,
+    "httpd": 10,  # what the HTTP servers have in common
+    "mcp": 11,  # a server beside the commands, which `plait mcp` starts
+    "lsp": 11,
+    "cli": 12,
+    "__main__": 13,
 }
 ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "mcp", "cli", "__main__")}
 """Who alone may import a package."""
@@ -44,7 +45,7 @@ LAZY = {("template/template.py", "template/codegen.py")}
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
 PROCESSES: tuple[str, ...] = ()
 """Modules that may import subprocess: none, since the guardian starts processes."""
-ASYNC = ("adapters/mcp/",)
+ASYNC = ("adapters/mcp/", "httpd/", "mcp/http.py")
 """Uses a library of coroutines."""
 COROUTINES = (
     *ASYNC,
