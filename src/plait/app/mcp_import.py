@@ -21,14 +21,16 @@ from plait.tools.environment import FIXED
 from plait.tools.invocation import McpServer
 
 if TYPE_CHECKING:
-    from plait.adapters.mcp.client import McpToolInfo
+    from plait.adapters.mcp.client import McpToolInfo as McpToolInfo
 
 MAX_FILE: Final = 1 << 20
 LIST_SECONDS: Final = 60.0
 KEYS: Final = ("mcpServers", "servers")
 _HTTP: Final = ("http", "streamable-http", "streamableHttp")
 _VARIABLE: Final = lazy_pattern(r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}", re.ASCII)
+_OPENER: Final = lazy_pattern(r"\$\{")
 _PLAIN_BRACES: Final = lazy_pattern(r"\{(\w+)\}", re.ASCII)
+_URL: Final = lazy_pattern(r"https?://|\$\{")
 _SECRET_HEADERS: Final = ("auth", "key", "token", "cookie", "secret")
 
 
@@ -167,7 +169,7 @@ class _Reader:
         return ServerEntry(server, written, tuple(self._needs), " ".join(command))
 
     def http(self, url: Json, headers: Mapping[str, str]) -> ServerEntry:
-        if not isinstance(url, str) or not url.startswith(("http://", "https://", "${")):
+        if not isinstance(url, str) or not _URL.match(url):
             raise _bad(self._where, "has a url that is not http or https", "write https://…")
         self._require_no_secret("", url, "url")
         written: dict[str, Json] = {"name": _escape(self._name), "url": self._kept(url)}
@@ -201,7 +203,7 @@ class _Reader:
         return kept + self._literal(value[at:])
 
     def _literal(self, text: str) -> str:
-        if "${" in text:
+        if _OPENER.search(text):
             fix = "use ${NAME} or ${NAME:-text}"
             raise _bad(self._where, "has a placeholder that is not a variable", fix)
         return _escape(text)
@@ -249,7 +251,7 @@ def _bad(where: str, what: str, fix: str) -> InputError:
 
 def _escape(text: str) -> str:
     """Text that means itself in the config of a tool."""
-    return _PLAIN_BRACES.sub(r"{{\1}}", text.replace("${", "$${"))
+    return _PLAIN_BRACES.sub(r"{{\1}}", _OPENER.sub(r"$\g<0>", text))
 
 
 def _plain_name(name: str) -> str:

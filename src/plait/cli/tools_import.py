@@ -39,7 +39,7 @@ from plait.views.terminal import (
 if TYPE_CHECKING:
     import argparse
 
-    from plait.adapters.mcp.client import McpToolInfo
+    from plait.app.mcp_import import McpToolInfo
     from plait.tools.prepare import Toolbox
 
 
