@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,25 +15,7 @@ from plait.core.errors import PlaitError
 
 pytest.importorskip("mcp", reason="the official client is not here: pip install 'plait-flow[mcp]'")
 
-SERVER = '''\
-"""Says which variable it was given."""
-import os
-from mcp.server.mcpserver import MCPServer
-
-server = MCPServer("notes")
-
-@server.tool()
-def shout(text: str) -> str:
-    """Say it {loud}."""
-    return text.upper() + os.environ.get("NOTES_TOKEN", "")[:3]
-
-@server.tool()
-def length(text: str) -> int:
-    """How long a text is."""
-    return len(text)
-
-server.run("stdio")
-'''
+SERVER = Path(__file__).parents[1] / "data" / "mcp" / "notes.py"
 TOKEN = "ghp_0123456789abcdefghij"
 
 
@@ -43,7 +24,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     project = tmp_path / "project"
     (project / ".ai").mkdir(parents=True)
-    (project / "server.py").write_text(SERVER)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "home"))
     monkeypatch.delenv("NOTES_TOKEN", raising=False)
@@ -52,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def notes(**more: Any) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [os.path.abspath("server.py")], **more}
+    return {"command": sys.executable, "args": [str(SERVER)], **more}
 
 
 def write(**servers: Any) -> None:
