@@ -12,8 +12,8 @@ from plait.core.errors import InputError, ValueRefusedError
 from plait.core.values import Secret
 from plait.tools.chain import Chain
 from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, deep_merge, validate_params
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Header, ToolFile
 
 SPACE = Space("project", "/p")
 

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     from plait.cli.arguments import Parser
     from plait.tools.chain import Chain
-    from plait.tools.items import ToolFile
     from plait.tools.prepare import Toolbox
     from plait.tools.spaces import ToolLocation
+    from plait.tools.tool_file import ToolFile
     from plait.tools.trust.decisions import TrustDecision, TrustStore
 
 EXAMPLES: Final = (

@@ -58,6 +58,8 @@ from plait.core.private_files import sync_folder
 from plait.core.values import Json
 
 LAST: Final = "last"
+UNFINISHED: Final = ("interrupted", "failed", "unreadable")
+"""A running one is left to the process that works on it."""
 _LETTERS: Final = "abcdefghjkmnpqrstvwxyz"
 _CHARACTERS: Final = "0123456789" + _LETTERS
 """Without those that look like others."""
@@ -245,6 +247,22 @@ class Runs:
         if not named:
             raise self._unknown_run(prefix)
         return named[0]
+
+    def find_unfinished(self) -> str | None:
+        """The newest run of this user that has not finished; None: all have.
+
+        If no run is that of this user, it is the newest one, which `open_own` refuses.
+        """
+        entries = self.query_index(lambda index: index.newest(None))
+        has_own = False
+        for entry in entries:
+            summary = self.current_summary(entry)
+            if summary is None or summary.foreign:
+                continue
+            if summary.status in UNFINISHED:
+                return summary.id
+            has_own = True
+        return None if has_own else self.find()
 
     def list(self, most: int | None = None) -> Summaries:
         """The newest first, with unreadable ones, without those that are not complete."""

@@ -46,7 +46,7 @@ from plait.core.private_files import file_stamp, writable_by_others
 from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import FileStamp, read_below
 from plait.core.values import UNDEFINED, Json
-from plait.tools.items import ToolFile
+from plait.tools.tool_file import ToolFile
 from plait.tools.trust.manifest_reader import manifest_digests
 from plait.tools.trust.signatures import (
     Signature,
