@@ -31,7 +31,7 @@ from plait.adapters.store.index import (
     run_names,
 )
 from plait.adapters.store.journal import SqliteJournal
-from plait.adapters.store.lock import RunLock, is_held
+from plait.adapters.store.lock import RunLock, is_held, read_holder
 from plait.adapters.store.open_run import (
     ENDED,
     OpenRun,
@@ -281,6 +281,18 @@ class Runs:
     def is_running(self, run: str) -> bool:
         """Whether an engine has the run open now."""
         return is_held(os.path.join(self.folder, run, "lock"))
+
+    def holder(self, run: str) -> int | None:
+        """The process that works on the run now; None if none does."""
+        return read_holder(os.path.join(self.folder, run, "lock"))
+
+    def newest(self, most: int) -> Iterator[tuple[str, RunSummary | None]]:
+        """The ids of the newest runs, with a summary unless the run is running now."""
+        for entry in self.query_index(lambda index: index.newest(most)):
+            if self.is_running(entry.id):
+                yield entry.id, None
+            elif (summary := self.current_summary(entry)) is not None:
+                yield entry.id, summary
 
     def running(self) -> set[str]:
         """The runs that engines have open now."""
