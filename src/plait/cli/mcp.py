@@ -202,4 +202,7 @@ def _list(catalog: Catalog, *, as_json: bool) -> None:
 
     print(f"{pluralize(len(entries), 'tool')} for MCP clients of {cut(catalog.project, None)}")
     if not toolbox(catalog.project).trust.project_trusted:
-        print("flows are offered when you trust this project: plait trust .")
+        from plait.tools.trust.decisions import project_files
+
+        made = "" if project_files(catalog.project) else "make its folder .ai (plait init), then "
+        print(f"flows are offered when you trust this project: {made}plait trust .")
