@@ -30,6 +30,7 @@ COMMANDS = {
     "logs": "print what the steps of a run printed",
     "resume": "continue a run that was stopped or has failed",
     "retry": "run failed items of a run again",
+    "export": "send a recorded run to an OpenTelemetry collector",
     "worktrees": "list or clean the worktrees that runs left",
     "render": "fill a template, or a file of cases",
     "sh": "run shell text; values are bound, never pasted",
