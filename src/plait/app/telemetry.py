@@ -139,7 +139,6 @@ def export_run(
     environ: Mapping[str, str] | None = None,
 ) -> Delivery:
     """Send a recorded run: all of it, or only what was not taken while it ran."""
-    from plait.adapters.otel.exporter import Exporter, JournalFile, read_state
     from plait.core.records import replace
 
     environ = os.environ if environ is None else environ
@@ -157,6 +156,8 @@ def export_run(
             fix="OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318",
             code="no-collector",
         )
+    from plait.adapters.otel.exporter import Exporter, JournalFile, read_state
+
     # Whoever asks for a run has decided: the sampler is not asked.
     trace = replace(_trace(opened, settings, None), is_sampled=True)
     exporter = Exporter(

@@ -199,36 +199,39 @@ class Exporter:
 
     def run_to_end(self) -> Delivery:
         """Send everything now, in this thread; each request has the time of its endpoint."""
-        self._closing.set()
-        self._look()
+        self._look(is_last=True)
         return self.delivery()
 
     def delivery(self) -> Delivery:
-        why = next(
-            (f"{self._senders_shown(signal)}: {why}" for signal, why in self._why.items()), ""
-        )
+        why = next((f"{self._place(signal)}{why}" for signal, why in self._why.items()), "")
         return Delivery(self._sent, self._rejected, "traces" not in self._why, why)
 
-    def _senders_shown(self, signal: Signal) -> str:
-        return self._settings.endpoints[signal].shown
+    def _place(self, signal: Signal) -> str:
+        endpoint = self._settings.endpoints.get(signal)
+        return "" if endpoint is None else f"{endpoint.shown}: "
 
     def _serve(self) -> None:
-        while not self._closing.is_set():
+        is_last = False
+        while not is_last:
             self._wake.wait(self._settings.schedule)
-            self._look()
+            is_last = self._closing.is_set()
+            try:
+                self._look(is_last=is_last)
+            except JournalError as error:
+                self._why["traces"] = error.what
+            except Exception as error:  # an observer that breaks must not break the run
+                self._why["traces"] = f"Plait could not make the message ({type(error).__name__})"
+                return
 
-    def _look(self) -> None:
+    def _look(self, *, is_last: bool) -> None:
         """Send what is new in the journal; it is open only while it is read."""
-        closing = self._closing.is_set()
-        if not closing and self._clock() < self._not_before:
+        if not is_last and self._clock() < self._not_before:
             return
         try:
             self._send_new()
-        except JournalError as error:
-            self._why["traces"] = error.what
         finally:
             self._close_source()
-        if self._metrics is not None and (closing or self._clock() >= self._metrics_due):
+        if self._metrics is not None and (is_last or self._clock() >= self._metrics_due):
             self._send_metrics(self._metrics)
 
     # ── spans ────────────────────────────────────────────────────────────
@@ -238,8 +241,10 @@ class Exporter:
             return
         spans, encode = self._run_spans(), self._encoder.span
         after = self._batch_end
-        while page := list(islice(self._opened().events(after), self._settings.batch)):
-            size = 0
+        is_more = True
+        while is_more:
+            page = list(islice(self._opened().events(after), self._settings.batch))
+            is_more, size = len(page) == self._settings.batch, 0
             for record in page:
                 for span in spans.add(record):
                     if self._traces:
@@ -250,6 +255,7 @@ class Exporter:
                         self._metrics.add(span)
                 after = self._batch_end = record.number
                 if size > MOST_BYTES:
+                    is_more = True
                     break
             self._logs = [*self._logs, *spans.logs][-MOST_LOGS:]
             spans.logs.clear()
@@ -335,7 +341,7 @@ def _rejected(answer: bytes) -> int:
     """Return how many spans the collector says that it refused."""
     if not answer:
         return 0
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceResponse,
     )

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -94,7 +94,7 @@ class Encoder:
         block.scope_logs.add(
             scope=self._scope, log_records=[self._log(one, about) for one in records]
         )
-        return request.SerializeToString()
+        return bytes(request.SerializeToString())
 
     def _log(self, record: Log, about: Attributes) -> LogRecord:
         at = int(record.at * NANO)
@@ -102,7 +102,7 @@ class Encoder:
         return LogRecord(
             time_unix_nano=at,
             observed_time_unix_nano=at,
-            severity_number=record.severity,
+            severity_number=SeverityNumber.ValueType(record.severity),
             severity_text=_SEVERITY.get(record.severity, "INFO"),
             body=_value(record.text),
             attributes=[_pair(*pair) for pair in (*about, *path)],
@@ -116,7 +116,7 @@ class Encoder:
         request = ExportMetricsServiceRequest()
         block = request.resource_metrics.add(resource=self._resource)
         block.scope_metrics.add(scope=self._scope, metrics=metrics)
-        return request.SerializeToString()
+        return bytes(request.SerializeToString())
 
 
 def pairs(attributes: Attributes) -> list[KeyValue]:
