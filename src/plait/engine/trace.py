@@ -120,10 +120,12 @@ class RunTrace:
 
     def traceparent(self, path: str, retries: str = "") -> str:
         """Return the `traceparent` for what a step starts; `retries`: see `StepContext`."""
-        mark, run_attempt = leg_mark(self.attempts.leg), self.attempts.number
-        if run_attempt > 1:
-            mark += repeat_mark(run_attempt) if retries or self.has_ended(path) else ""
-        own = span_id(self.key, path, mark + retries).hex()
+        leg, run_attempt = self.attempts.leg, self.attempts.number
+        mark = retries
+        if leg or run_attempt > 1:
+            is_repeated = run_attempt > 1 and (bool(retries) or self.has_ended(path))
+            mark = leg_mark(leg) + (repeat_mark(run_attempt) if is_repeated else "") + retries
+        own = span_id(self.key, path, mark).hex()
         return f"00-{self.trace_id}-{own}-{SAMPLED if self.is_sampled else 0:02x}"
 
     def environment(self, path: str, retries: str = "") -> dict[str, str]:

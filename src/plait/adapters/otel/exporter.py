@@ -241,11 +241,11 @@ class Exporter:
             return
         spans, encode = self._run_spans(), self._encoder.span
         after = self._batch_end
-        is_more = True
+        most, is_more = self._settings.batch, True
         while is_more:
-            page = list(islice(self._opened().events(after), self._settings.batch))
-            is_more, size = len(page) == self._settings.batch, 0
-            for record in page:
+            count = size = 0
+            for record in islice(self._opened().events(after), most):
+                count += 1
                 for span in spans.add(record):
                     if self._traces:
                         encoded = encode(span)
@@ -255,8 +255,8 @@ class Exporter:
                         self._metrics.add(span)
                 after = self._batch_end = record.number
                 if size > MOST_BYTES:
-                    is_more = True
                     break
+            is_more = count == most or size > MOST_BYTES
             self._logs = [*self._logs, *spans.logs][-MOST_LOGS:]
             spans.logs.clear()
             self._close_source()  # a request may take long, and an open journal cannot be cut

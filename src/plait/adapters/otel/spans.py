@@ -53,6 +53,7 @@ MOST_CONTENT: Final = 64 * 1024
 INFO, WARN, ERROR = 9, 13, 17
 """Severities of OTLP."""
 _BY_PLAIT: Final = frozenset(failure_kinds("by_plait"))
+MOST_IDS: Final = 1000
 RUN: Final = "run"
 """The kind of the span of the run itself."""
 ATTEMPT: Final = "attempt"
@@ -117,6 +118,8 @@ class RunSpans:
         self._starts: dict[str, float] = {}
         """By path: when the present attempt of a running step started, if that is known."""
         self._ended: array[int] | None = None
+        self._ids: dict[str, bytes] = {}
+        """Cache: ids by path; that of a step around is needed for each step inside."""
         self._uses: dict[str, tuple[str, tuple[Mapping[str, Json], ...]]] = {}
         """By path of an agent: its last turn, and the tool requests of that."""
 
@@ -149,6 +152,7 @@ class RunSpans:
         if self.attempts.number == 1:
             self._leg_began, self._started_at = record.number, record.at
         self._ended = None
+        self._ids.clear()
         self._retried.clear()
         self._starts.clear()
         self._uses.clear()
@@ -323,7 +327,12 @@ class RunSpans:
     def _id(self, path: str) -> bytes:
         if path and (self.attempts.number > 1 or self._retried):
             return self._marked_id(path, "")
-        return span_id(self._key, path, self._mark)
+        known = self._ids.get(path)
+        if known is None:
+            if len(self._ids) >= MOST_IDS:
+                self._ids.clear()
+            known = self._ids[path] = span_id(self._key, path, self._mark)
+        return known
 
     def _parent(self, path: str) -> bytes:
         """Return the span of the step around a step: of its present attempt, if it was retried."""

@@ -11,7 +11,7 @@ bytes) says which. If no text in it is large, all of it becomes one blob, and `b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from plait.adapters.store.shapes import (
     MISREAD,
@@ -413,24 +413,21 @@ def _to_status(title: str | None) -> Status:
 _NO_VALUE: Final = Succeeded()
 
 
-def to_brief_record(
-    number: int, row: Sequence[Any], whole: Collection[str], unpacking: Unpacking
-) -> EventRecord:
-    """As `to_event_record`; a step that succeeded ends without a value unless its kind is in `whole`.
-
-    Usage and hooks are left out then, too.
-    """
-    if row[1] == FINISHED and row[10] == DONE:
-        parent, name, title = row[2], row[3], row[5]
-        try:
-            kind = unpacking.string(row[4])
-            if kind not in whole:
-                path, duration = unescape_text(parent + name), row[9]
-                end = StepFinished(path, kind, unescape_text(title), "", _NO_VALUE, float(duration))
-                return EventRecord(number, row[0], end)
-        except MISREAD as error:
-            raise damage_error(unpacking.where) from error
-    return to_event_record(number, tuple(row), unpacking)
+def to_brief_end(row: Sequence[Any], unpacking: Unpacking) -> EventRecord:
+    """The end of a step that succeeded, without its value; JournalError if the row is damaged."""
+    number, _, at, parent, name, kind, title, duration = row
+    try:
+        end = StepFinished(
+            unescape_text(parent + name),
+            unpacking.string(kind),
+            unescape_text(title),
+            "",
+            _NO_VALUE,
+            duration + 0.0,
+        )
+        return EventRecord(number, at + 0.0, end)
+    except MISREAD as error:
+        raise damage_error(unpacking.where) from error
 
 
 def to_event_record(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
