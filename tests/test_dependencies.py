@@ -28,6 +28,19 @@ DOCUMENTED = {
     "mcp.shared.message",
     "mcp.types",
     "nacl.bindings",
+    "opentelemetry.proto.collector.logs.v1.logs_service_pb2",
+    "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
+    "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
+    "opentelemetry.proto.common.v1.common_pb2",
+    "opentelemetry.proto.logs.v1.logs_pb2",
+    "opentelemetry.proto.metrics.v1.metrics_pb2",
+    "opentelemetry.proto.resource.v1.resource_pb2",
+    "opentelemetry.proto.trace.v1.trace_pb2",
+    "opentelemetry.sdk.resources",
+    "opentelemetry.sdk.trace.sampling",
+    "opentelemetry.trace",
+    "opentelemetry.trace.propagation.tracecontext",
+    "oteltest.sink",
     "nacl.exceptions",
     "nacl.pwhash",
     "nacl.secret",
@@ -90,7 +103,8 @@ def test_only_public_names_of_dependencies_are_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "extras"), [("src", ("mcp", "dask")), ("tests", ("mcp", "dask", "dev"))]
+    ("folder", "extras"),
+    [("src", ("mcp", "dask", "otel")), ("tests", ("mcp", "dask", "otel", "web", "dev"))],
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     declared = {canonicalize_name(one.name) for one in requirements(*extras)}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -509,3 +510,42 @@ def test_without_the_extra_the_note_has_the_command_that_installs_it(place: Plac
     done = subprocess.run([*command, "export", "otel"], cwd=place.root, env=env, capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == f"OpenTelemetry is configured, but not installed\nfix: {fix}\n"
+
+
+# ── who gets the trace ───────────────────────────────────────────────────
+
+
+
+def test_tools_and_requests_get_the_id_of_their_step(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(
+        ".ai/tools/who.yaml",
+        {"version": "1.0.0", "executor_id": "core/primitives/subprocess",
+         "config": {"command": "sh", "args": ["-c", "echo $TRACEPARENT"]}},
+    )  # fmt: skip
+    trusted(place)
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["traceparent"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silence."""
+
+    with collector() as received, HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        monkeypatch.setenv(ENDPOINT, received.url)
+        ran = place.run(
+            "setup:\n  - {id: ask, tool: who, capture_output: id}\n"
+            f"  - {{id: web, http: {{url: 'http://127.0.0.1:{server.server_port}/'}}}}\n"
+        )
+        server.shutdown()
+        assert ran.result.status == "done", ran.message
+        assert ran.outputs["setup/ask"][36:52] == received.span("tool ask").span_id.hex()
+        (header,) = seen
+        assert header[36:52] == received.span("http web").span_id.hex()
