@@ -39,6 +39,7 @@ HELP = [
     ("logs",              11,  10180),
     ("resume",            14,  14150),
     ("retry",             14,  14050),
+    ("export",            11,  10350),
     ("worktrees",         11,  10130),
     ("render",            12,  13110),
     ("sh",                12,  12560),
@@ -55,9 +56,9 @@ HELP = [
     ("trust",             15,  16850),
     ("mcp",               11,  11000),
     ("lsp",                8,   6490),
-    ("schema",             8,   6280),
+    ("schema",             8,   6300),
     ("doctor",            11,  10470),
-    ("completion",         8,   6280),
+    ("completion",         8,   6300),
 ]  # fmt: skip
 
 FLOW = """\

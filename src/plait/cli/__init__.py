@@ -32,6 +32,7 @@ COMMANDS = {
     "retry": "run failed items of a run again",
     "stop": "stop a run that another process works on",
     "web": "look at runs in a browser, and start, stop and resume them",
+    "export": "send a recorded run to an OpenTelemetry collector",
     "worktrees": "list or clean the worktrees that runs left",
     "render": "fill a template, or a file of cases",
     "sh": "run shell text; values are bound, never pasted",

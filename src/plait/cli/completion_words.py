@@ -71,6 +71,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--verbose",
         "--project",
     ),
+    "export": ("-h", "--help", "--color", "--rest", "--json", "--project"),
     "worktrees": ("-h", "--help", "--color", "--clean", "--json", "--project"),
     "render": (
         "-h",
@@ -234,6 +235,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "-v",
         "--verbose",
     ),
+    "export": ("-h", "--help", "--rest", "--json"),
     "worktrees": ("-h", "--help", "--clean", "--json"),
     "render": ("-h", "--help", "--lenient", "--strict", "--tree", "--json"),
     "sh": ("-h", "--help", "--lenient", "--strict", "-n", "--show", "--json"),
