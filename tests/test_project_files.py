@@ -142,7 +142,6 @@ def test_the_action_reports_a_failure_and_no_output_becomes_a_command(tmp_path: 
     summary = (tmp_path / "summary.md").read_text("utf-8")
     assert summary.startswith("## ✗ hostile")
     assert "\n  ::error::from the output\n" in summary  # in a block of code
-    assert "```mermaid\nflowchart TD\n" in summary
 
 
 def test_the_reusable_workflow_gives_its_inputs_to_the_action() -> None:
