@@ -82,7 +82,7 @@ def run_action(step: str, folder: Path, **inputs: str) -> subprocess.CompletedPr
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", found["run"]],
-        cwd=folder, env={"PATH": path, "HOME": str(folder.parent), **given,
+        cwd=folder, env={"PATH": path, "HOME": str(folder.parent / "home"), **given,
         "GITHUB_STEP_SUMMARY": str(folder.parent / "summary.md")},
         capture_output=True, text=True,
     )  # fmt: skip
@@ -142,6 +142,7 @@ def test_the_action_reports_a_failure_and_no_output_becomes_a_command(tmp_path: 
     summary = (tmp_path / "summary.md").read_text("utf-8")
     assert summary.startswith("## ✗ hostile")
     assert "\n  ::error::from the output\n" in summary  # in a block of code
+    assert "```mermaid\nflowchart TD\n" in summary
 
 
 def test_the_reusable_workflow_gives_its_inputs_to_the_action() -> None:
