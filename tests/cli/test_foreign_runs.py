@@ -87,6 +87,7 @@ EVERY_COMMAND: dict[str, list[tuple[str, int]]] = {
     "runs":      [("", 0), ("--json", 0)],
     "show":      [("", 0), ("RUN", 0), ("OUTSIDE --json", 0)],
     "logs":      [("", 0), ("LETTERS", 0)],
+    "events":    [("", 0), ("LETTERS --after 2", 0), ("RUN -f", 0)],
     "resume":    [("", 3), ("last", 3), ("RUN", 3), ("LETTERS", 3), ("OUTSIDE", 3), ("RUN --accept-changes", 3),
                   ("RUN --dry-run", 3), ("RUN --backend local", 3), ("RUN --repeat steps/0", 3), ("RUN --json", 3),
                   ("RUN --project .", 3)],

@@ -28,6 +28,7 @@ COMMANDS = {
     "runs": "list the runs of this project",
     "show": "show what happened in a run",
     "logs": "print what the steps of a run printed",
+    "events": "print the events of a run as JSON, for programs",
     "resume": "continue a run that was stopped or has failed",
     "retry": "run failed items of a run again",
     "stop": "stop a run that another process works on",
