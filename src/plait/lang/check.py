@@ -21,7 +21,13 @@ from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import check_template, overlap
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import MARKDOWN, FlowText
-from plait.lang.languages import KIND_HELP, LANGUAGES, language_by_shape, likely_language
+from plait.lang.languages import (
+    KIND_HELP,
+    LANGUAGES,
+    is_meant_as_flow,
+    language_by_shape,
+    likely_language,
+)
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose_alone
 from plait.tools.headers import says_anything
@@ -161,6 +167,7 @@ def _of_file(
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # recorded turns: any data is fine
+        must_be_flow = must_be_flow or is_meant_as_flow(document)
         language = likely_language(document) if must_be_flow else None
         if language is not None and (wrong := schema.validate(document, language.form)):
             return [from_format(problem) for problem in wrong]
