@@ -276,3 +276,24 @@ def test_tools_and_directives_of_nodes_that_a_project_does_not_have_are_found(
             "there is no directive 'team/tlak'",
             "there is no tool 'team/talk'",
         ]
+
+
+ADVICE = [
+    # the flow                                       the last fix
+    ("steps: echo hi",                               "write a list: - shell: echo hi"),
+    ("provider: openai\nsteps: [{prompt: hi}]",      "write it in a step: prompt: {prompt: …, provider: …}"),
+    ("steps: [{prompt: hi, provider: openai}]",      "write it further in: prompt: {prompt: …, provider: …}"),
+    ("steps: [{tool: core/file/raed}]",              "did you mean 'core/file/read'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "fix"), ADVICE)
+def test_advice_is_a_form_that_can_be_typed(
+    flow: str, fix: str, folder: Path, capsys: Capsys
+) -> None:
+    (folder / "flow.yaml").write_text(flow)
+    assert main(["check", "flow.yaml", "--json"]) == 2
+    errors = [
+        one for one in json.loads(capsys.readouterr().out)["problems"] if one["severity"] == "error"
+    ]
+    assert errors[-1]["fix"].startswith(fix)
