@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from plait import PlaitError
-from plait.app import file_check
+from plait.app import call_check
 from plait.app.file_check import findings_around
 from plait.app.toolbox import toolbox
 from plait.lang.check import check_file
@@ -99,7 +99,7 @@ def test_check_refuses_a_call_if_and_only_if_every_run_does(
 def test_the_worlds_show_that_a_rule_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_check, "_of_params", lambda *_: iter(()))
+    monkeypatch.setattr(call_check, "params_findings", lambda *_: iter(()))
     header = {
         "executor_id": "core/primitives/subprocess",
         "config": {"command": "echo"},

@@ -93,6 +93,37 @@ def test_a_file_that_was_not_checked_says_how_to_choose_a_profile(capsys: Capsys
     )
 
 
+MEANT = [
+    # a file below the folder                               is it plainly meant as a flow?
+    ("stpes: [{shell: ls}]",                                True),
+    ("stpes:\n  - run: ls",                                 True),
+    ("stesp: [{shell: ls}]",                                True),
+    ("name: x\nstages: [{shell: ls}]",                      True),
+    ("- {shell: ls}\n- {shel: ls}",                         True),
+    ("things: [{tool: core/file/read}]",                    True),
+    ("start: a\nnoeds: {a: {shell: ls}}",                   True),
+    ("taks: [{name: a, description: b}]",                   True),
+    ("a: b",                                                False),
+    ("step: 3",                                             False),
+    ("stages: [build, test]",                               False),
+    ("nodes: [{role: worker}]",                             False),
+    ("version: '3'\ntasks: {build: {cmds: [make]}}",        False),
+    ("services: {web: {image: nginx}}",                     False),
+    ("repos: [{repo: local, hooks: [{id: a}]}]",            False),
+    ("paths: {/a: {get: {}}}\ntags: [{name: a}]",           False),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("text", "is_meant"), MEANT)
+def test_below_a_folder_only_a_file_that_is_meant_as_a_flow_must_be_one(
+    text: str, is_meant: bool, capsys: Capsys
+) -> None:
+    Path("flow.yaml").write_text(text)
+    assert main(["check", "."]) == (2 if is_meant else 0)
+    assert ("./flow.yaml: note: this file has none" in capsys.readouterr().out) == (not is_meant)
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_file_that_is_named_and_no_run_would_take_is_a_problem(capsys: Capsys) -> None:
     assert main(["check", "notes.yml"]) == 2
@@ -199,10 +230,9 @@ def test_tools_that_a_project_does_not_have_are_found(
 ) -> None:
     monkeypatch.setenv("USER_SPACE", str(folder / "user"))
     (folder / "flow.yaml").write_text(PROJECT)
-    assert (
-        main(["check", "flow.yaml", "--json"]) == 0
-    )  # in no project: nobody knows whose tools are meant
-    capsys.readouterr()
+    assert main(["check", "flow.yaml", "--json"]) == 2  # in no project, as a run there
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [one["where"].get("line") for one in problems] == [2, 3, 5, 6, 8, 8]
     tools = folder / ".ai" / "tools" / "team"
     tools.mkdir(parents=True)
     (tools / "helper.sh").write_text(
@@ -246,3 +276,24 @@ def test_tools_and_directives_of_nodes_that_a_project_does_not_have_are_found(
             "there is no directive 'team/tlak'",
             "there is no tool 'team/talk'",
         ]
+
+
+ADVICE = [
+    # the flow                                       the last fix
+    ("steps: echo hi",                               "write a list: - shell: echo hi"),
+    ("provider: openai\nsteps: [{prompt: hi}]",      "write it in a step: prompt: {prompt: …, provider: …}"),
+    ("steps: [{prompt: hi, provider: openai}]",      "write it further in: prompt: {prompt: …, provider: …}"),
+    ("steps: [{tool: core/file/raed}]",              "did you mean 'core/file/read'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "fix"), ADVICE)
+def test_advice_is_a_form_that_can_be_typed(
+    flow: str, fix: str, folder: Path, capsys: Capsys
+) -> None:
+    (folder / "flow.yaml").write_text(flow)
+    assert main(["check", "flow.yaml", "--json"]) == 2
+    errors = [
+        one for one in json.loads(capsys.readouterr().out)["problems"] if one["severity"] == "error"
+    ]
+    assert errors[-1]["fix"].startswith(fix)

@@ -178,15 +178,18 @@ def test_help_lists_every_command(capsys: Capsys) -> None:
 
 
 SUGGESTIONS = [
-    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, export, worktrees, render, sh, explain, graph, check, init, new, call, tools, sign, verify, keys, trust, mcp, lsp, schema, doctor, completion\n"),
-    (["--versoin"],                       "there is no option '--versoin'\nfix: did you mean '--version'? options: --help, --version\n"),
+    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean: plait render; plait help lists all\n"),
+    (["--versoin"],                       "there is no option '--versoin'\nfix: did you mean: plait --version; plait help lists all\n"),
     (["render"],                          "plait render: TEXT is missing\nfix: give a template, - for standard input, or --cases\n"),
-    (["call", "--hlep"],                  "plait call has no option --hlep\nfix: did you mean --help? options: --help, --color, --input, --project, --locked, --dry-run, --trust, --timeout, --allow-env, --json; a text that starts with '-' is written after '--'\n"),
+    (["call", "--hlep"],                  "plait call has no option --hlep\nfix: did you mean --help? plait help call lists all\n"),
     (["sh"],                              "plait sh: TEMPLATE is missing\nfix: see plait sh --help\n"),
     (["render", "x", "--values"],         "plait render: --values needs a value\nfix: see plait render --help\n"),
     (["render", "x", "--json=1"],         "plait render: --json takes no value\nfix: see plait render --help\n"),
-    (["run", "flow.yaml", "version=2"],   "plait run: more arguments than it takes\nfix: a value is given with -i: -i version=…\n"),
-    (["run", "--hlep"],                   "plait run has no option --hlep\nfix: did you mean --help? options: --help, --color, --input, --strict, --profile, --dry-run, --prompt-only, --trust, --backend, --max-parallel, --keep-going, --json, --quiet, --verbose, --project; a text that starts with '-' is written after '--'\n"),
+    (["run", "flow.yaml", "version=2"],   "plait run: more arguments than it takes\nfix: a value is given with -i: -i version=2\n"),
+    (["run", "flow.yaml", "name=a b"],    "plait run: more arguments than it takes\nfix: a value is given with -i: -i 'name=a b'\n"),
+    (["version"],                         "there is no command 'version'\nfix: did you mean: plait --version; plait help lists all\n"),
+    ([__file__],                          f"there is no command '{__file__[:60]}'\nfix: did you mean: plait run {__file__}\n"),
+    (["run", "--hlep"],                   "plait run has no option --hlep\nfix: did you mean --help? plait help run lists all\n"),
     (["check", "x", "--color", "blue"],   "--color must be auto, always or never, not 'blue'\nfix: for example --color never\n"),
     (["render", "x", "y"],                "plait render: more arguments than it takes\nfix: quote a text with blanks: '…'\n"),
     (["render", "x", "--profile", "wrokflow"], "there is no profile 'wrokflow'\nfix: did you mean 'workflow'? profiles: prompt, directive, graph, workflow, config\n"),
@@ -210,7 +213,7 @@ def test_an_unknown_option_suggests_the_nearest_and_does_not_quote_its_value(
     assert main(["render", "x", f"--value={SECRET}", "--strct"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith(
-        "plait render has no option --value, --strct\nfix: did you mean --values --strict? options: "
+        "plait render has no option --value, --strct\nfix: did you mean --values --strict? plait help render lists all"
     )
     assert SECRET not in printed
 

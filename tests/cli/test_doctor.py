@@ -31,7 +31,7 @@ def findings(capsys: Capsys, code: int) -> dict[str, tuple[str, str, str | None]
 def test_a_sound_machine_has_no_problems(here: Path, capsys: Capsys) -> None:
     found = findings(capsys, 0)
     assert list(found) == [
-        "plait", "python", "packages", "guardian", "journal", "mcp", "dask", "sh", "bash", "git", "node",
+        "plait", "python", "packages", "guardian", "journal", "mcp", "dask", "web", "otel", "sh", "bash", "git", "node",
         "project", "state", "trust",
     ]  # fmt: skip
     assert found["state"] == ("ok", f"{here}/.ai/state/runs, no runs yet", None)
@@ -92,7 +92,7 @@ def test_packages_that_are_missing(capsys: Capsys, monkeypatch: pytest.MonkeyPat
     found = findings(capsys, 1)
     assert found["packages"][:2] == ("problem", "missing: rich")
     assert found["mcp"] == (
-        "note", "not installed; needed for tools of MCP servers", "pip install 'plait-flow[mcp]'",
+        "note", "not installed; needed for tools of MCP servers", "in the clone of Plait: uv tool install '.[mcp]', or pip install '.[mcp]'",
     )  # fmt: skip
 
 

@@ -140,3 +140,12 @@ def test_without_a_kind_all_kinds_are_listed(capsys: Capsys) -> None:
 
 def test_each_language_has_a_template() -> None:
     assert set(LANGUAGES) <= set(KINDS)
+
+
+def test_the_next_command_of_an_example_checks_the_file_that_its_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
+    assert main(["new", "--from", "review-directive"]) == 0
+    assert capsys.readouterr().out.endswith("  plait check review.md\n")

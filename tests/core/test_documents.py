@@ -30,6 +30,7 @@ from plait.core.documents import (
     parse,
     parse_json,
 )
+from plait.core.documents.files import read_text
 from plait.core.errors import DocumentError, InputError, InternalError, LimitError, PlaitError
 from plait.core.source import Span
 from share import examples
@@ -955,4 +956,26 @@ def test_a_name_in_a_message_is_cut_and_cannot_drive_a_terminal() -> None:
     assert (
         check_keys(step, ["a"], kind="step")[0].what
         == f"'�[31m{'x' * 54}…' is not a field of a step"
+    )
+
+
+MEANT_FILES = [
+    # files beside it              what is named   what is suggested
+    (["flow.yaml"],                "flwo.yaml",    "flow.yaml"),
+    (["flow.yaml"],                "flow.yml",     "flow.yaml"),
+    (["flow.yaml", "step.yaml"],   "nofile.yaml",  None),
+    (["p.yaml", "step.yaml"],      "nope.yaml",    None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("beside", "named", "suggested"), MEANT_FILES)
+def test_a_missing_file_suggests_one_whose_name_is_alike_without_its_ending(
+    beside: list[str], named: str, suggested: str | None, tmp_path: Path
+) -> None:
+    for name in beside:
+        (tmp_path / name).write_text("")
+    with pytest.raises(InputError) as missing:
+        read_text(str(tmp_path / named), 100)
+    assert missing.value.fix == (
+        f"did you mean '{tmp_path / suggested}'?" if suggested else "check the path"
     )

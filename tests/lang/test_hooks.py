@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 
 from lang.loading import load_file
-from plait.app.runs import Options, RunObservers, plan_run, run_flow
+from plait.app.runs import Options, RunObservers, plan_run, retry_flow, run_flow
 from plait.app.toolbox import toolbox
 from plait.core.errors import InputError, TrustError
 from plait.engine.events import StepFinished
@@ -379,6 +379,53 @@ steps: [{shell: test -e flag}]
     blocked = place.run(flow, inputs={"bad": True})
     assert blocked.message.startswith("the gate 'gate' could not answer: note: ")
     assert "no line" in blocked.message
+
+
+ENDS = [
+    # the flow after its hooks                                   exit code  told at the end
+    ("steps: [{shell: 'true'}]",                                         0, "run_finished "),
+    ("steps: [{shell: 'false'}]",                                        1, "run_failed exit"),
+    ("map: {input: [0, 0], steps: [{shell: 'exit ${item}'}]}",           0, "run_finished "),
+    ("map: {input: [0, 1, 0], steps: [{shell: 'exit ${item}'}]}",        1, "run_failed some_failed 1 of 3 items failed"),
+    ("map: {input: [0, 1], steps: [{shell: 'exit ${item}'}]}\nreduce: [{shell: echo}]", 1, "run_failed some_failed 1 of 2 items failed"),
+    ("map: {input: [1, 1], steps: [{shell: 'exit ${item}'}]}",           1, "run_failed all_failed all 2 items failed"),
+    ("map: {input: [1], steps: [{shell: 'exit ${item}'}]}",              1, "run_failed all_failed the only item failed"),
+    ("map: {input: missing.json, steps: [{shell: echo}]}",               2, "run_failed refused"),
+    ("map: {input: [0, 1], steps: [{shell: 'exit ${item}', continue_on_error: true}]}", 0, "run_finished "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "code", "told"), ENDS)
+def test_a_run_tells_exactly_one_end_and_that_is_the_one_of_its_exit_code(
+    flow: str, code: int, told: str, place: Place
+) -> None:
+    trust(place)
+    hooks = """\
+hooks:
+  - {id: f, event: run_finished, action: {tool: note, params: {end: "${event} "}}}
+  - {id: t, event: run_failed, action: {tool: note, params: {end: "${event} ${error.kind} ${error.message}"}}}
+"""
+    ran = place.run(hooks + flow)
+    assert ran.result.exit_code == code
+    [one] = noted(place)
+    assert one["end"].startswith(told)
+
+
+def test_failed_items_tell_once_more_after_a_retry_and_success_when_they_are_done(
+    place: Place,
+) -> None:
+    trust(place)
+    first = place.run("""\
+hooks:
+  - {id: f, event: run_finished, action: {tool: note, params: {end: "${event}"}}}
+  - {id: t, event: run_failed, verb: abort, why: because}
+map: {input: [a, b], steps: [{shell: "test ${item} = a || test -e flag"}]}
+""")
+    assert (first.result.status, first.result.exit_code) == ("done", 1)
+    assert "at run_failed: the hook 't' says abort: because" in first.notes
+    place.write("flag", "")
+    retry_flow(first.result.run, project=str(place.root))
+    assert noted(place) == [{"end": "run_finished"}]
 
 
 AT_THE_END = {

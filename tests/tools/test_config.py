@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from plait.core.errors import InputError, ValueRefusedError
 from plait.core.values import Secret
 from plait.tools.chain import Chain
-from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, deep_merge, validate_params
+from plait.tools.config import (
+    CONTEXT,
+    EXECUTION_KEYS,
+    Config,
+    deep_merge,
+    validate_params,
+    violations,
+)
 from plait.tools.spaces import Space
 from plait.tools.tool_file import Header, ToolFile
 
@@ -227,7 +234,7 @@ def test_a_secret_is_text_to_a_schema_and_stays_secret() -> None:
     }
     with pytest.raises(InputError) as caught:
         validate_params({"token": Secret("ab")}, item(config_schema=schema))
-    assert caught.value.what == "'t': token: does not meet 'minLength' of the schema"
+    assert caught.value.what == "'t': token: must have at least 3 characters"
 
 
 @pytest.mark.parametrize("value", [b"bytes", {1, 2}, object(), float("nan")])
@@ -240,3 +247,25 @@ def test_without_a_schema_everything_passes_as_a_copy() -> None:
     given_params = {"a": 1}
     checked = validate_params(given_params, item())
     assert (checked, checked is given_params) == ({"a": 1}, False)
+
+
+BOUNDS = [
+    # schema of n               value    what is said
+    ({"minimum": 1},            0,       "must be at least 1, got 0"),
+    ({"maximum": 9},            10,      "must be at most 9, got 10"),
+    ({"exclusiveMinimum": 0},   0,       "must be more than 0, got 0"),
+    ({"exclusiveMaximum": 3},   3,       "must be less than 3, got 3"),
+    ({"multipleOf": 2},         3,       "must be a multiple of 2, got 3"),
+    ({"minLength": 2},          "a",     'must have at least 2 characters, got "a"'),
+    ({"maxLength": 1},          "ab",    'must have at most 1 characters, got "ab"'),
+    ({"minItems": 1},           [],      "must have at least 1 items, got a list"),
+    ({"pattern": "^v[0-9]+$"},  "x",     'must match \'^v[0-9]+$\', got "x"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "value", "said"), BOUNDS)
+def test_a_bound_of_a_schema_is_said_in_words_with_the_value(
+    rule: dict[str, Any], value: Any, said: str
+) -> None:
+    [found] = violations({"n": value}, {"type": "object", "properties": {"n": rule}})
+    assert found.what == said

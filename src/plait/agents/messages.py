@@ -205,8 +205,8 @@ TURN_LIMITS: Final = ("turns", "tokens", "spend", "seconds")
 """The limits that are checked before a turn."""
 
 NO_PROVIDER: Final = (
-    "no provider is configured: name one (provider: openai), set PLAIT_PROVIDER to its "
-    "name, "
+    "no provider is configured: name one in the step (prompt: {prompt: …, provider: openai}), "
+    "set PLAIT_PROVIDER to its name, "
     "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent "
     "instead"
 )

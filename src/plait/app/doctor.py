@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from plait.core.errors import PlaitError
+from plait.core.extras import install_extra
 from plait.core.hints import Final
 from plait.core.values import Json
 
@@ -28,6 +29,8 @@ EXTRAS: Final = {
     # extra: its distribution, and what needs it
     "mcp": ("mcp", "tools of MCP servers"),
     "dask": ("distributed", "--backend dask"),
+    "web": ("starlette", "plait web, and plait mcp --http"),
+    "otel": ("opentelemetry-sdk", "traces and metrics of runs"),
 }
 PROGRAMS: Final = {
     # program: what needs it
@@ -136,8 +139,8 @@ def _extras() -> Iterator[Finding]:
     for extra, (distribution, use) in EXTRAS.items():
         version = _version(distribution)
         if version is None:
-            fix = f"pip install '{DISTRIBUTION}[{extra}]'"
-            yield Finding(extra, NOTE, f"not installed; needed for {use}", fix)
+            what = f"not installed; needed for {use}"
+            yield Finding(extra, NOTE, what, install_extra(extra))
         else:
             yield Finding(extra, OK, f"{distribution} {version}, for {use}")
 

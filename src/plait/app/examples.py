@@ -32,7 +32,10 @@ class Example:
         """The file that is run."""
         names = sorted(os.listdir(self.folder))
         flows = [name for name in names if name.endswith((".yaml", ".md")) and name != "README.md"]
-        return "flow.yaml" if "flow.yaml" in flows else flows[0]
+        with open(os.path.join(self.folder, "README.md"), encoding="utf-8") as file:
+            readme = file.read()
+        # The one that its page runs: others are recorded answers and the like.
+        return min(flows, key=lambda name: (readme.find(f"plait run {name}") < 0, name))
 
     def files(self) -> Iterator[str]:
         """Its files, relative to its folder."""

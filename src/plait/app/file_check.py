@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from plait.agents.permissions import DIRECTIVE
 from plait.core.documents import Mapping as MappingNode
 from plait.core.documents import Node
-from plait.core.errors import PlaitError, Problem, closest_name
+from plait.core.errors import PlaitError, Problem
 from plait.core.hints import TYPE_CHECKING
-from plait.core.projects import is_project
 from plait.core.records import replace
 from plait.core.source import Span
-from plait.core.values import Json
 from plait.lang.analysis.names import strings
 from plait.lang.findings import Finding, Severity
 
@@ -128,6 +126,7 @@ def _without_effect(item: ToolFile) -> Iterator[Finding]:
 
 def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
     """Yield the findings about every tool call of a file: the tool, its parameters, code."""
+    from plait.app.call_check import is_elsewhere
     from plait.app.subflows import find_code_params
     from plait.core.projects import project_of_file
     from plait.lang.analysis.tool_calls import calls_in_file, code_findings
@@ -137,32 +136,25 @@ def _of_calls(path: str, document: Node | None) -> Iterator[Finding]:
         calls = list(calls_in_file(path, document, project=project))
     except PlaitError:
         return  # the check of the file reports it
-    has_tools = is_project(project)
     tools = _toolbox(project)
     for call in calls:
         try:
-            if call.node is not None and not _is_elsewhere(call.tool_id):
+            if call.where is not None and not is_elsewhere(call.tool_id):
                 yield from _of_call(tools, call)
         except PlaitError as error:
-            # Outside of a project it is unknown which tools a file uses.
-            problems = [one for one in error.problems if has_tools or one.code != "unknown-tool"]
-            where = call.node.span if call.node is not None else path
-            yield from (Finding(replace(one, where=one.where or where)) for one in problems)
+            where = call.where or path
+            yield from (Finding(replace(one, where=one.where or where)) for one in error.problems)
     yield from code_findings(calls, lambda tool_id: find_code_params(tools, tool_id))
 
 
-def _is_elsewhere(tool_id: str) -> bool:
-    """Is it something other than a file of a space?"""
-    return ":" in tool_id and not tool_id.startswith(DIRECTIVE)
-
-
 def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
+    from plait.app.call_check import params_findings
     from plait.app.subflows import chain_items, tool_schema
     from plait.tools.tool_check import call_problems, chain_problems
 
     chain_items(tools, call.tool_id)  # which raises if there is no such tool
     schema = tool_schema(tools, call.tool_id)
-    in_params = list(_of_params(call, schema)) if schema is not None and call.is_whole else []
+    in_params = list(params_findings(call, schema))
     yield from in_params
     if call.tool_id.startswith(DIRECTIVE):
         return
@@ -171,53 +163,7 @@ def _of_call(tools: Toolbox, call: ToolCall) -> Iterator[Finding]:
     if call.is_whole and not any(finding.severity == "error" for finding in in_params):
         for problem in call_problems(chain, project, call.params_with_unknowns()):
             what = f"'{call.tool_id}' cannot be called like this: {problem.what}"
-            yield Finding(replace(problem, what=what, where=_place(call, ())))
-
-
-def _of_params(call: ToolCall, schema: Mapping[str, Json]) -> Iterator[Finding]:
-    from plait.tools.config import place_in, violations
-
-    params = call.params_with_unknowns()
-    declared = schema.get("properties")
-    properties = declared if isinstance(declared, Mapping) else {}
-    for one in violations(params, schema):
-        if one.code == "bad-schema":
-            continue  # the check of the tool reports it
-        guesses = [guess for name in one.unexpected if (guess := closest_name(name, properties))]
-        fix = (
-            f"did you mean '{guesses[0]}'?" if guesses else f"see 'plait tools show {call.tool_id}'"
-        )
-        what = f"'{call.tool_id}': {place_in(one.path)}{one.what}"
-        where = _place(call, (*one.path, *one.unexpected[:1]))
-        yield Finding(Problem(what, where, fix, code="schema-violation"))
-    if schema.keys() & {
-        "additionalProperties",
-        "patternProperties",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "$ref",
-    }:
-        return
-    for name in params.keys() - properties.keys() if properties else ():
-        guess = closest_name(name, properties)
-        fix = f"did you mean '{guess}'?" if guess else f"it takes {', '.join(properties)}"
-        what = f"'{name}' is not among the parameters of '{call.tool_id}'"
-        yield Finding(
-            Problem(what, _place(call, (name,)), fix, code="unknown-parameter"), "warning"
-        )
-
-
-def _place(call: ToolCall, path: tuple[str | int, ...]) -> Span:
-    """Return where a parameter is: its key in a map, its value in a list, or the tool's id."""
-    assert call.node is not None, "only a call with its place in a file is looked at"
-    if call.written is None or not path:
-        return call.node.span
-    inner = call.written.at(path[:-1]) if path[1:] else call.written
-    if isinstance(inner, MappingNode) and inner.get(str(path[-1])) is not None:
-        return inner.key_span(str(path[-1]))
-    found = call.written.at(path)
-    return call.node.span if found is None else found.span
+            yield Finding(replace(problem, what=what, where=call.where))
 
 
 # ── providers ────────────────────────────────────────────────────────────

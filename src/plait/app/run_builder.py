@@ -10,7 +10,14 @@ from functools import partial
 
 from plait.adapters.process import guardian_client
 from plait.app.result import FlowResult, RunObservers, TemporaryRun
-from plait.core.errors import NO_OUTCOMES, InputError, JournalError, PlaitError, TrustError
+from plait.core.errors import (
+    NO_OUTCOMES,
+    InputError,
+    JournalError,
+    PlaitError,
+    Problem,
+    TrustError,
+)
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.os_errors import map_machine_errors
 from plait.core.records import replace
@@ -20,6 +27,7 @@ from plait.engine.event_bus import StopSignal
 from plait.engine.events import EarlierUsage, Note, RunEnded, RunStarted
 from plait.engine.outcome import (
     ALL_FAILED,
+    SOME_FAILED,
     Aborted,
     DeadlineExceeded,
     Failed,
@@ -173,11 +181,12 @@ def _run_program(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource)
     except _ENDS as error:
         result = _failure_result(error, id, loaded, run)
     if not run.hooks.is_empty and result.status != "interrupted":
+        failure = result.failure or _items_failure(loaded, run)
         try:
-            fire_run_ended(program, ctx, result.value, result.failure)
+            fire_run_ended(program, ctx, result.value, failure)
         except _ENDS as error:
             after = _failure_result(error, id, loaded, run)
-            if result.failure is None or after.status == "interrupted":
+            if failure is None or after.status == "interrupted":
                 result = replace(after, value=result.value)
             elif after.failure is not None:
                 # The first failure stays the failure of the run, whatever `run_failed` hooks do.
@@ -187,13 +196,24 @@ def _run_program(id: str, loaded: LoadedFlow, run: RunContext, flow: FlowSource)
 
 def _require_one_success(result: FlowResult, loaded: LoadedFlow, run: RunContext) -> FlowResult:
     """The result of a run that came to its end; it failed if every item of its map failed."""
-    counts = {} if run.plan_log is not None else _counts(loaded, run)
-    total = counts.get("total")
-    if loaded.program.map is None or not total or counts.get("failed") != total:
+    failure = _items_failure(loaded, run)
+    if failure is None or failure.kind != ALL_FAILED:
         return result
-    what = "the only item failed" if total == 1 else f"all {total} items failed"
-    failure = Failure(what, ALL_FAILED, output=counts, path=loaded.program.map.name)
     return replace(result, status="failed", failure=failure)
+
+
+def _items_failure(loaded: LoadedFlow, run: RunContext) -> Failure | None:
+    """The failed items of the map as a failure: hooks get it, and the exit code is 1."""
+    counts = {} if run.plan_log is not None else _counts(loaded, run)
+    total, failed = counts.get("total"), counts.get("failed")
+    if loaded.program.map is None or not failed:
+        return None
+    path = loaded.program.map.name
+    if failed != total:
+        what = f"{failed} of {total} items failed"
+        return Failure(what, SOME_FAILED, output=counts, path=path)
+    what = "the only item failed" if total == 1 else f"all {total} items failed"
+    return Failure(what, ALL_FAILED, output=counts, path=path)
 
 
 _ENDS: Final = (StepError, Aborted, Interrupted, DeadlineExceeded, PlaitError)
@@ -410,13 +430,12 @@ def require_tools(
     """
     if not loaded.tool_uses:
         return
-    from plait.app.subflows import chain_items, code_problems
+    from plait.app.subflows import chain_items, require_callable
     from plait.app.toolbox import toolbox
 
     tools = toolbox(flow.project, ask=ask)
-    problems = code_problems(tools, loaded)
-    if problems:  # before the user is asked whether a tool may run
-        raise InputError.together(problems)
+    require_callable(tools, loaded)  # before the user is asked whether a tool may run
+    problems: list[Problem] = []
     for tool_id in loaded.tool_uses:
         try:
             tools.trust.require(chain_items(tools, tool_id), running=running)

@@ -51,7 +51,7 @@ def load_tool(
 
     options = LoadOptions(project, strict=strict, max_parallel=max_parallel, environ=tools.host)
     loaded = load_flow(source, params, options)
-    _require_tools(tools, loaded)
+    require_callable(tools, loaded)
     return loaded
 
 
@@ -121,20 +121,21 @@ def find_code_params(tools: Toolbox, tool_id: str) -> CodeParams | None:
     return CodeParams(tool_id, (item.header.config_schema for item in chain.elements))
 
 
-def code_problems(tools: Toolbox, loaded: LoadedFlow) -> list[Problem]:
-    """Yield every value of a flow that would become code of a tool."""
-    if not (loaded.calls or loaded.program.hooks):
-        return []
-    from plait.lang.analysis.tool_calls import calls_of_hooks, code_findings
+def require_callable(tools: Toolbox, loaded: LoadedFlow) -> None:
+    """Raise all errors about the tools that a flow names: values in code, parameters, missing ones.
 
-    calls = (*loaded.calls, *calls_of_hooks(loaded.program.hooks))
-    found = code_findings(calls, lambda tool_id: find_code_params(tools, tool_id))
-    return [finding.problem for finding in dict.fromkeys(found) if finding.severity == "error"]
+    Nothing is started, and nothing is asked: trust is checked later.
+    """
+    problems: list[Problem] = []
+    if loaded.calls or loaded.program.hooks:
+        from plait.app.call_check import params_problems
+        from plait.lang.analysis.tool_calls import calls_of_hooks, code_findings
 
-
-def _require_tools(tools: Toolbox, loaded: LoadedFlow) -> None:
-    """Raise an error if a tool does not exist; trust is checked when it is called."""
-    problems = code_problems(tools, loaded)
+        calls = (*loaded.calls, *calls_of_hooks(loaded.program.hooks))
+        found = dict.fromkeys(code_findings(calls, lambda named: find_code_params(tools, named)))
+        problems += [finding.problem for finding in found if finding.severity == "error"]
+        written = (call for call in calls if call.where is not None)
+        problems += params_problems(written, lambda named: tool_schema(tools, named))
     for tool_id, place in loaded.tool_uses.items():
         try:
             chain_items(tools, tool_id)

@@ -41,7 +41,7 @@ COMMANDS = {
     "graph": "draw a flow, and the visits of a run",
     "check": "find problems in flows before they run",
     "init": "make a project with a tool and a flow that run at once",
-    "new": "write a new flow, tool, hook or provider that runs at once",
+    "new": "write a new flow, tool, hook or provider from a template",
     "call": "call a tool by its id",
     "tools": "list the tools, show one, make a new one",
     "sign": "sign tools with your key",

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from collections.abc import Sequence
 
-from plait.core.errors import InputError, closest_name
+from plait.core.errors import InputError, closest_name, shorten
 from plait.core.hints import Any, NoReturn
 
 
@@ -93,18 +94,20 @@ class Parser(argparse.ArgumentParser):
         known = [name for action in self._actions for name in action.option_strings]
         if not options:
             what = f"plait {self.command}: more arguments than it takes"
-            name, equals, _ = arguments[0].partition("=")
+            name, equals, value = arguments[0].partition("=")
             fix = "quote a text with blanks: '…'"
             if equals and "-i" in known and name.removesuffix(":").isidentifier():
-                fix = f"a value is given with -i: -i {name[:60]}=…"
+                given = shlex.quote(f"{name[:60]}={shorten(value, 60)}")
+                fix = f"a value is given with -i: -i {given}"
             return InputError(what, fix=fix, code="arguments")
         guesses = dict.fromkeys(
             guess for option in options if (guess := closest_name(option, known))
         )
-        meant = f"did you mean {' '.join(guesses)}? " if guesses else ""
         return InputError(
             f"plait {self.command} has no option {', '.join(options)}",
-            fix=f"{meant}options: {', '.join(self._shown())}; "
+            fix=f"did you mean {' '.join(guesses)}? plait help {self.command} lists all"
+            if guesses
+            else f"options: {', '.join(self._shown())}; "
             "a text that starts with '-' is written after '--'",
             code="unknown-option",
         )

@@ -69,15 +69,16 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"this folder had other files; look at them, then trust it:  {first}")
     print("next:")
-    for command in _next(options.folder, flow=list(files)[-1]):
+    for command in _next(options.folder, flow=list(files)[-1], trust=first):
         print(f"  {command}")
     return 0
 
 
-def _next(folder: str, flow: str) -> tuple[str, ...]:
+def _next(folder: str, flow: str, *, trust: str | None) -> tuple[str, ...]:
     here = os.path.realpath(folder) == os.path.realpath(os.curdir)
     return (
         *(() if here else (f"cd {shlex.quote(folder)}",)),
+        *(() if trust is None else (trust,)),
         f"plait run {flow}",
         f"plait check {flow}",
         "plait call hello -i name=Ada",

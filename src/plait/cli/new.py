@@ -65,13 +65,13 @@ KINDS: Final = {
         ("plait run {path}", "plait graph {path}"),
     ),
     "directive": Kind(
-        "a prompt for an agent, with tools and limits",
+        "a prompt for an agent, with tools and limits (needs a model)",
         "{name}.md",
         templates.DIRECTIVE,
         ("plait run {path} --dry-run", MODEL),
     ),
     "ensemble": Kind(
-        "tasks of several agents and tools",
+        "tasks of several agents and tools (needs a model)",
         "{name}.yaml",
         templates.ENSEMBLE,
         ("plait run {path} --dry-run", MODEL),

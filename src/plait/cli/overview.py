@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 
 from plait.core.errors import InputError, closest_name
@@ -19,12 +21,13 @@ More:    plait help, plait help COMMAND
 def unknown_command(command: str, commands: Mapping[str, str]) -> InputError:
     kind = "option" if command.startswith("-") else "command"
     known = ["--help", "--version"] if kind == "option" else list(commands)
-    guess = closest_name(command, known)
-    return InputError(
-        f"there is no {kind} '{command[:60]}'",
-        fix=(f"did you mean '{guess}'? " if guess else "") + f"{kind}s: {', '.join(known)}",
-        code=f"unknown-{kind}",
-    )
+    guess = "--version" if command == "version" else closest_name(command, known)
+    fix = f"{kind}s: {', '.join(known)}"
+    if os.path.isfile(command):
+        fix = f"did you mean: plait run {shlex.quote(command)}"
+    elif guess:
+        fix = f"did you mean: plait {guess}; plait help lists all"
+    return InputError(f"there is no {kind} '{command[:60]}'", fix=fix, code=f"unknown-{kind}")
 
 
 def overview(commands: Mapping[str, str], exit_codes: str) -> str:

@@ -46,7 +46,7 @@ state: {number: 0}
 
 nodes:
   count:
-    shell: printf %d $(( ${state.number} + 1 ))
+    shell: echo $(( ${state.number} + 1 ))
     assign: {number: "${result.stdout}"}
     next:
       - {to: done, when: "${state.number} >= ${inputs.limit}"}

@@ -319,9 +319,21 @@ def _kind(schema: Json, *, needed: bool) -> str:
     name = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
     if isinstance(choices := schema.get("enum"), list):
         name = " or ".join(json_text(choice) for choice in choices)
+    bounds = [f"{word} {json_text(schema[key])}" for key, word in _BOUNDS.items() if key in schema]
+    name = ", ".join((name, *bounds))
     if "default" in schema:
         return f"{name}, default {json_text(schema['default'])}"
     return f"{name}, needed" if needed else name
+
+
+_BOUNDS: Final = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+    "multipleOf": "a multiple of",
+    "pattern": "like",
+}
 
 
 def _about(schema: Json) -> str:

@@ -53,8 +53,8 @@ HOOK_EVENTS: Final[dict[str, HookEvent]] = {
     event.name: event
     for event in (
         HookEvent("run_started", "a run begins", _BEGIN),
-        HookEvent("run_finished", "a run is done", _AFTER, ("result",)),
-        HookEvent("run_failed", "a run has failed", _AFTER, ("error",)),
+        HookEvent("run_finished", "a run has ended, and nothing failed", _AFTER, ("result",)),
+        HookEvent("run_failed", "a run has failed, or some of its items have", _AFTER, ("error",)),
         HookEvent("step_started", "a step is about to begin", _GATE, _STEP),
         HookEvent("step_finished", "a step is done", _AFTER, (*_STEP, "result")),
         HookEvent(

@@ -22,7 +22,13 @@ from plait.lang.analysis.templates import check_template, overlap
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import MARKDOWN, FlowText
 from plait.lang.foreign_files import foreign_problem
-from plait.lang.languages import KIND_HELP, LANGUAGES, language_by_shape, likely_language
+from plait.lang.languages import (
+    KIND_HELP,
+    LANGUAGES,
+    is_meant_as_flow,
+    language_by_shape,
+    likely_language,
+)
 from plait.lang.workflow.check import check_workflow
 from plait.lang.workflow.compose import compose_alone
 from plait.tools.headers import says_anything
@@ -166,6 +172,7 @@ def _of_file(
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # recorded turns: any data is fine
+        must_be_flow = must_be_flow or is_meant_as_flow(document)
         foreign = foreign_problem(path, source.text, document) if must_be_flow else None
         if foreign is not None:
             return [Finding(foreign)]

@@ -182,6 +182,45 @@ def likely_language(document: nodes.Node) -> Language | None:
     return LANGUAGES[best] if fits[best] else None
 
 
+def is_meant_as_flow(document: nodes.Node) -> bool:
+    """Is a document without the shape of a language plainly meant as one?
+
+    A list in it has steps, or the key of its list or map is one of ours, misspelt.  Other YAML is
+    left alone.
+    """
+    if isinstance(document, nodes.Sequence):
+        return _has_step(document)
+    if not isinstance(document, nodes.Mapping):
+        return False
+    return any(
+        _has_step(value)
+        or (
+            _holds_maps(value)
+            and closest_name(str(key.value), _FLOW_KEYS, cutoff=0.75) not in (None, key.value)
+        )
+        for key, value in document.entries
+    )
+
+
+_FLOW_KEYS: Final = ("steps", "commands", "setup", "map", "reduce", "merge", "nodes", "tasks")
+
+
+def _has_step(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Sequence) and any(
+        isinstance(item, nodes.Mapping) and bool(item.get("shell") or item.get("tool"))
+        for item in node.items
+    )
+
+
+def _holds_maps(node: nodes.Node) -> bool:
+    match node:
+        case nodes.Sequence(items=items):
+            return any(isinstance(item, nodes.Mapping) for item in items)
+        case nodes.Mapping(entries=entries):
+            return any(isinstance(value, nodes.Mapping | nodes.Sequence) for _, value in entries)
+    return False
+
+
 def _fit(keys: list[str], table: str) -> int:
     """Two points for a field, one for a misspelt one."""
     fields = schema.fields_by_spelling(table)

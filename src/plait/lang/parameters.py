@@ -16,6 +16,7 @@ true/false are parsed, arrays and objects are JSON.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from plait import schema
@@ -228,9 +229,9 @@ def resolve_inputs(
             if parameter.required:
                 about = f": {parameter.description}" if parameter.description else ""
                 what = f"parameter '{parameter.name}' is missing{about}"
-                problems[name] = Problem(
-                    what, parameter.span, f"pass it with -i {parameter.name}=…", code="parameter"
-                )
+                close = closest_name(name, others) if not takes_more else None
+                fix = f"you gave '{close}'" if close else f"pass it with -i {name}=…"
+                problems[name] = Problem(what, parameter.span, fix, code="parameter")
             continue
         value = convert_value(parameter, offered)
         unmet = (
@@ -240,7 +241,7 @@ def resolve_inputs(
             is_shown = secrets is not None and name not in secrets
             what = f"parameter '{name}' must be {unmet}{format_given(offered) if is_shown else ''}"
             close = _closest_choice(parameter, offered) if is_shown else None
-            fix = f"did you mean '{close}'?" if close else f"pass it with -i {name}=…"
+            fix = f"did you mean '{close}'?" if close else _how_to_pass(parameter)
             problems[name] = Problem(what, parameter.span, fix, code="parameter")
         values[name] = offered if isinstance(value, Undefined) else value
     if not takes_more:
@@ -303,6 +304,25 @@ def _unmet(parameter: Parameter, value: Json) -> str | None:
     if parameter.pattern is not None and not _matches_whole(parameter.pattern, reveal_text(plain)):
         return f"text that matches '{parameter.pattern}'"
     return None
+
+
+_EXAMPLES: Final = {
+    "number": "2.5",
+    "integer": "2",
+    "boolean": "true",
+    "array": "'[1, 2]'",
+    "object": """'{"a": 1}'""",
+}
+
+
+def _how_to_pass(parameter: Parameter) -> str:
+    """The option with a value that fits, if one is known."""
+    example = _EXAMPLES.get(parameter.type)
+    if parameter.choices:
+        example = shlex.quote(text(parameter.choices[0]))
+    if example is None or parameter.pattern is not None:
+        return f"pass it with -i {parameter.name}=…"
+    return f"for example -i {parameter.name}={example}"
 
 
 def _closest_choice(parameter: Parameter, value: Json) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from plait.core.documents.limits import printable_name
 from plait.core.documents.nodes import Mapping, Node, Scalar, Sequence, check_keys
-from plait.core.errors import Problem, closest_name, format_names, with_article
+from plait.core.errors import Problem, closest_name, format_names, shorten, with_article
 from plait.core.hints import Final
 from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
@@ -252,6 +252,8 @@ def _further_in(name: str, node: Mapping, form: RecordType) -> str | None:
         if not isinstance(there.kind, Refused | NoEffect)
         and not any(_problems(value, there.kind, name))
     ]
+    if form.name == "flow" and name in fields_by_spelling("prompt") and not homes:
+        return f"write it in a step: prompt: {{prompt: …, {name}: …}}"
     if len(homes) != 1:
         return None
     field, inner = homes[0]
@@ -392,15 +394,18 @@ def _wrong_type(node: Node, kind: Kind, called: str) -> Problem:
     elif isinstance(node, Scalar) and fits(kind, node):
         unsaid = isinstance(kind, Integer | Number) and not kind.least and kind.most is None
         what = f"{called} must be {describe(kind)}{' from 0' if unsaid else ''}"
-    elif kind is STEP or (
-        isinstance(kind, OneOf)
-        and kind.description.startswith("a step")
-        and isinstance(node, Scalar)
-    ):
+    elif kind is STEP or (_takes_step(kind) and isinstance(node, Scalar)):
         fix = "shell text is written shell: …; a command of an agent begins with '/'"
+    elif isinstance(kind, ListOf) and _takes_step(kind.kind) and isinstance(node, Scalar):
+        first = str(node.value).partition("\n")[0]
+        fix = f"write a list: - shell: {shorten(first, 40)}"
     return Problem(
         what, node.span if isinstance(node, Scalar) else _start(node), fix, code="wrong-type"
     )
+
+
+def _takes_step(kind: Kind) -> bool:
+    return kind is STEP or (isinstance(kind, OneOf) and kind.description.startswith("a step"))
 
 
 def _start(node: Node) -> Span:

@@ -494,7 +494,8 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[
 
 def _given(params: Json, error: Any) -> str:
     """The value that has the wrong type or is not among the choices; of a secret nothing."""
-    if type(error.kind).__name__.rpartition("_")[2] not in ("Type", "Enum"):
+    name = type(error.kind).__name__.rpartition("_")[2]
+    if name not in ("Type", "Enum") and name not in LIMITS:
         return ""
     value = params
     for step in error.instance_path:
@@ -537,8 +538,28 @@ def describe_violation(error: Any) -> str:
             return f"must be {' or '.join(kind.types)}"
         case "Enum":
             return f"must be one of {kind.options}"
+    if name in LIMITS:
+        return LIMITS[name].format(
+            next(getattr(kind, field) for field in _BOUNDS if hasattr(kind, field))
+        )
     keyword = error.schema_path[-1] if error.schema_path else "schema"
     return f"does not meet '{keyword}' of the schema"
+
+
+LIMITS: Final = {
+    "Minimum": "must be at least {}",
+    "Maximum": "must be at most {}",
+    "ExclusiveMinimum": "must be more than {}",
+    "ExclusiveMaximum": "must be less than {}",
+    "MultipleOf": "must be a multiple of {}",
+    "MinLength": "must have at least {} characters",
+    "MaxLength": "must have at most {} characters",
+    "MinItems": "must have at least {} items",
+    "MaxItems": "must have at most {} items",
+    "Pattern": "must match '{}'",
+}
+"""By the kind of a violation: the rule in words."""
+_BOUNDS: Final = ("limit", "multiple_of", "pattern")
 
 
 def place_in(path: Sequence[str | int]) -> str:

@@ -174,6 +174,9 @@ UNWRAPPED: list[tuple[Any, str, Any]] = [
     (True,                                                  "${result.stdout}",       True),
     ("text",                                                "${result.stdout}",       "text"),
     ("text",                                                "${result.result}",       "text"),
+    ("line\n\n",                                            "${result.stdout}",       "line"),
+    ("line\n\n",                                            "${result.result}",       "line"),
+    ({"stdout": "a\n", "stderr": "b\n", "n": "c\n"},         "${result}",  {"stdout": "a", "stderr": "b", "n": "c\n"}),
     ({"result": 5},                                         "${result.result}",       5),
 ]  # fmt: skip
 
@@ -519,9 +522,12 @@ SHELL_NODES = [
     ("{a: {shell: 'printf %s ${state.v}', assign: {got: '${result.stdout}'}}}",            HOSTILE),
     ("{a: {shell: 'printf %s \"${state.v}\"', assign: {got: '${result.result}'}}}",        HOSTILE),
     ("{a: {shell: \"printf %s '${state.v}'\", interpreter: bash, assign: {got: '${result.stdout}'}}}", HOSTILE),
-    ("{a: {type: action, shell: 'echo ${inputs.n}', assign: {got: '${result.stdout}'}}}",  "3\n"),
-    ("{a: {shell: 'for n in a b; do echo $n ${n}; done', assign: {got: '${result.stdout}'}}}", "a a\nb b\n"),
-    ("{a: {tool: core/shell, params: {command: 'n=1; echo $n ${n}'}, assign: {got: '${result.stdout}'}}}", "1 1\n"),
+    ("{a: {type: action, shell: 'echo ${inputs.n}', assign: {got: '${result.stdout}'}}}",  "3"),
+    ("{a: {shell: 'for n in a b; do echo $n ${n}; done', assign: {got: '${result.stdout}'}}}", "a a\nb b"),
+    ("{a: {tool: core/shell, params: {command: 'n=1; echo $n ${n}'}, assign: {got: '${result.stdout}'}}}", "1 1"),
+    ("{a: {shell: 'echo; echo warn >&2; echo', assign: {got: '${result.result}${result.stdout}${result.stderr}'}}}", "warn"),
+    ("{a: {shell: echo yes, next: [{to: b, when: \"${result.stdout} == 'yes'\"}]}, b: {assign: {got: good}}}", "good"),
+    ("{a: {shell: echo 1, assign: {n: '${result.stdout}'}, next: b}, b: {shell: 'echo $((${state.n} + 1))', assign: {got: '${result.stdout}'}}}", "2"),
     ("{a: {over: [1, 2], shell: 'printf %s ${item}', assign: {got: '${result.total}'}}}",  2),
     ("{a: {shell: exit 3, on_error: b}, b: {assign: {got: handled}}}",                     "handled"),
 ]  # fmt: skip

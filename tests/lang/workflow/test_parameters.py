@@ -107,11 +107,11 @@ parameters:
         "flow.yaml:3:3: parameter 'count' must be a whole number\n"
         "3 |   count: integer\n"
         "  |   ^^^^^\n"
-        "fix: pass it with -i count=…\n"
+        "fix: for example -i count=2\n"
         "flow.yaml:4:3: parameter 'mode' must be one of fast, slow\n"
         "4 |   mode: {choices: [fast, slow]}\n"
         "  |   ^^^^\n"
-        "fix: pass it with -i mode=…\n"
+        "fix: for example -i mode=fast\n"
         "flow.yaml:5:3: parameter 'tag' must be text that matches 'v[0-9]+'\n"
         '5 |   tag: {pattern: "v[0-9]+"}\n'
         "  |   ^^^\n"

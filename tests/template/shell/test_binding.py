@@ -140,7 +140,7 @@ def test_all_refusals_are_reported_at_once() -> None:
         "flow.yaml:2:6: this command reads its words as code, and a value would be part of it\n"
         "2 | eval ${x}; [ ${y} ${z} ]\n"
         "  |      ^^^^\n"
-        "fix: call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh ${x}\n"
+        "fix: call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh ${x}, or python3 -c 'import sys; print(sys.argv[1])' ${x}\n"
         "flow.yaml:2:14: among these words a value could be taken for an operator of the test\n"
         "2 | eval ${x}; [ ${y} ${z} ]\n"
         "  |              ^^^^\n"

@@ -14,6 +14,7 @@ from functools import partial
 
 from plait.adapters.dask.replies import RemoteError
 from plait.core.errors import InputError
+from plait.core.extras import install_extra
 from plait.core.grace import grace_seconds
 from plait.core.hints import Any, Final, Protocol
 from plait.core.records import dataclass, field
@@ -272,7 +273,7 @@ def require_dask() -> None:
     except ImportError:
         raise InputError(
             "the Dask backend needs a package that is not installed: distributed",
-            fix="pip install 'plait-flow[dask]'",
+            fix=install_extra("dask"),
             code="no-package",
         ) from None
 

@@ -47,6 +47,7 @@ from plait.core.errors import (
     closest_name,
     format_names,
 )
+from plait.core.extras import install_extra
 from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar, cast
 from plait.core.os_errors import machine_error
 from plait.core.records import dataclass
@@ -559,7 +560,7 @@ def _reason(error: BaseException | None) -> tuple[str, str | None]:
         case PlaitError():
             return f": {error.what}", error.fix
         case ModuleNotFoundError():
-            return ": a package that speaks MCP is missing", "pip install 'plait-flow[mcp]'"
+            return ": a package that speaks MCP is missing", install_extra("mcp")
         case OSError(errno=int(number)):
             return f": {os.strerror(number)}", None
     why = {

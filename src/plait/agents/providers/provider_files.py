@@ -101,7 +101,8 @@ def provider_problems(
     named = name or environ.get(CHOICE) or ""
     if not named and not _files(DEFAULT, spaces):
         fix = (
-            f"name one (provider: openai), set {CHOICE}, or write "
+            "name one in the step (prompt: {prompt: …, provider: openai}), "
+            f"set {CHOICE}, or write "
             f".ai/config/providers/{DEFAULT}.yaml"
         )
         return (Problem("no model provider is configured", fix=fix, code="no-provider"),)

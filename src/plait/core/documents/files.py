@@ -128,7 +128,11 @@ def _file_fix(name: str) -> str:
         beside = os.listdir(os.path.dirname(name) or ".")
     except OSError:
         return "check the path: its directory does not exist"
-    close = closest_name(os.path.basename(name), beside)
+    # Two names with the same ending are alike without being meant: compare what is before it.
+    stem, ending = os.path.splitext(os.path.basename(name))
+    stems = {os.path.splitext(one)[0]: one for one in beside}
+    stems |= {os.path.splitext(one)[0]: one for one in beside if one.endswith(ending)}
+    close = stems.get(closest_name(stem, stems) or "")
     return (
         f"did you mean '{os.path.join(os.path.dirname(name), close)}'?"
         if close

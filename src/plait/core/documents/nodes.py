@@ -13,7 +13,7 @@ from collections import abc
 from plait.core.documents.limits import printable_name
 from plait.core.documents.positions import origin
 from plait.core.errors import InternalError, Problem, closest_name, format_names, with_article
-from plait.core.hints import TypeAlias
+from plait.core.hints import Final, TypeAlias
 from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.core.source import Excerpt, Source, Span
@@ -151,6 +151,10 @@ def join_path(path: str, step: Step) -> str:
     return f"{path}.{step}" if path else str(step)
 
 
+PLACED: Final = frozenset({"provider", "model"})
+"""Names that are never a misspelt one."""
+
+
 def check_keys(
     mapping: Mapping,
     known: abc.Iterable[str],
@@ -178,7 +182,8 @@ def check_keys(
                 or closest_name(name, known)
             )
             fix = f"did you mean '{close}'?" if close else f"{thing} has: {format_names(known)}"
-            if close is None or mapping.get(close) is not None:
+            # A name that another place has says more than one that is only alike.
+            if close is None or mapping.get(close) is not None or name in PLACED:
                 fix = elsewhere(name) or fix
             what = f"'{printable_name(name)}' is not a field of {thing}"
             problems.append(Problem(what, key.span, fix, code="unknown-field"))

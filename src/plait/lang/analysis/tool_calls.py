@@ -27,7 +27,7 @@ from plait.lang.findings import Finding
 from plait.lang.flow_text import MARKDOWN
 from plait.lang.workflow.compose import Blocks, ComposedWorkflow, compose
 from plait.program.actions.cli_agent import CLAUDE
-from plait.program.graph.calls import full_tool_id
+from plait.program.graph.calls import drop_nulls, full_tool_id
 from plait.schema import Fields, to_template
 from plait.scope import Scope
 from plait.template.profiles import Profile
@@ -48,19 +48,22 @@ class ToolCall:
     params: Template | None
     fields: Mapping[int, TemplateField] = field(default_factory=dict, repr=False)
     """The template field of each text of the parameters, by its identity."""
-    node: Scalar | None = field(default=None, repr=False)
-    """The id, if it stands in a file."""
+    where: Span | None = field(default=None, repr=False)
+    """The place of the id, if it stands in a file."""
     written: Map | None = field(default=None, repr=False)
     """The parameters, if they stand in a file."""
     is_whole: bool = True
     """Are these all parameters?  A run may add others."""
+    omits_null: bool = False
+    """Is a null parameter left out of the call, as in a graph?"""
 
     def params_with_unknowns(self) -> dict[str, Json]:
         """The parameters; values that only a run knows are unknown."""
         known = (
             {} if self.params is None else _render_constants(self.params.root, self.params.profile)
         )
-        return known if isinstance(known, dict) else {}
+        params = known if isinstance(known, dict) else {}
+        return drop_nulls(params) if self.omits_null else params
 
 
 def calls_in_file(
@@ -117,8 +120,7 @@ def calls_in(reading: TemplateFields, profile: str) -> tuple[ToolCall, ...]:
 def calls_of_hooks(hooks: Iterable[Hook]) -> Iterator[ToolCall]:
     for hook in hooks:
         for call in hook.calls:
-            if call.params is not None:
-                yield ToolCall(call.tool, call.params)
+            yield ToolCall(call.tool, call.params, where=call.where)
 
 
 def calls_in_hooks(node: Node | None) -> Iterator[ToolCall]:
@@ -163,17 +165,17 @@ def _call(
         return None
     is_directive = form == "action" and call.text("item_type") == "directive"
     tool_id = full_tool_id(named, is_directive)
-    node_of_id = tool if isinstance(tool, Scalar) else None
+    where = tool.span if isinstance(tool, Scalar) else None
     if not isinstance(params, Map | Scalar):
-        return ToolCall(tool_id, None, node=node_of_id, is_whole=form != "agent" and params is None)
+        return ToolCall(tool_id, None, where=where, is_whole=form != "agent" and params is None)
     template = to_template(params, "graph" if form in ("hook_action", "task") else profile)
     pairs = zip(template.leaves(), strings(params), strict=True)
     fields = {id(leaf): by_scalar[id(text)] for leaf, text in pairs if id(text) in by_scalar}
     written = params if isinstance(params, Map) else None
     # The tool of an agent also gets its prompt.
-    return ToolCall(
-        tool_id, template, fields, node_of_id, written, form != "agent" and written is not None
-    )
+    is_whole = form != "agent" and written is not None
+    omits_null = profile == "graph" and form != "hook_action"
+    return ToolCall(tool_id, template, fields, where, written, is_whole, omits_null)
 
 
 def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:

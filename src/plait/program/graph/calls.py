@@ -1,7 +1,8 @@
 """The action of a graph node: a tool or shell text, once or for each item of a list.
 
 The output of a tool becomes `result`: a map is used as it is; anything else is `result.result`, and
-text and numbers are `result.stdout`, too. Null parameters are omitted.
+text and numbers are `result.stdout`, too. Like every name, the texts of `result.stdout` and
+`result.stderr` have no newlines at their end. Null parameters are omitted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plait.agents.permissions import DIRECTIVE
-from plait.core.hints import TYPE_CHECKING, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, copy_shared, deep_copy, json_text
 from plait.engine.outcome import Failed, Failure, Outcome, StepError, Succeeded
@@ -18,6 +19,7 @@ from plait.engine.perform import StepContext, act
 from plait.engine.step import FunctionAction, LeafStep, Policy, Step
 from plait.program.actions.shell import ShellAction
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
+from plait.program.capture import strip_newlines
 from plait.program.item_list import item_title, perform_items
 from plait.program.ports import Results, Tools
 from plait.template.sinks import render_json_value, render_text
@@ -128,15 +130,25 @@ def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
     """The `result` of a call."""
     match ended.get("output"):
         case dict() as fields:
-            return fields
+            return _without_newlines(fields)
         case None:
             return {}
-        case str() | int() | float() as printed:
+        case str() | int() | float() as output:
+            printed = strip_newlines(output)
             facts = {name: ended[name] for name in ("stderr", "exit_code") if name in ended}
-            return {"result": printed, "stdout": printed, **facts}
+            return _without_newlines({"result": printed, "stdout": printed, **facts})
         case other:
             return {"result": other}
 
+
+def _without_newlines(fields: dict[str, Json]) -> dict[str, Json]:
+    """The fields of a result; what a process printed has no newlines at its end."""
+    return {
+        name: strip_newlines(value) if name in _STREAMS else value for name, value in fields.items()
+    }
+
+
+_STREAMS: Final = ("stdout", "stderr")
 
 # ── cached calls ─────────────────────────────────────────────────────────
 

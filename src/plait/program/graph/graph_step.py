@@ -33,7 +33,7 @@ from plait.engine.outcome import (
 from plait.engine.paths import CALL, NODES, join_path, last_name, unnumbered_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Step
-from plait.program.graph.calls import describe_call
+from plait.program.graph.calls import ShellCall, describe_call
 from plait.program.graph.edges import choose_edge
 from plait.program.graph.node import NodeScope, NodeStep, clock_names, error_record
 from plait.program.graph.spec import GraphSpec, NodeSpec, next_names
@@ -286,7 +286,7 @@ def _show_nodes(graph: GraphSpec, ctx: StepContext, plan: PlanLog) -> None:
         is_changed = known is not None and known.fingerprint != node.fingerprint
         plan.add(
             replace(inner, can_replay=inner.can_replay and is_changed),
-            node.kind,
+            "shell" if node.loop is None and isinstance(node.call, ShellCall) else node.kind,
             describe_node(node, does),
         )
 

@@ -138,7 +138,7 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
     "value-as-code": (
         "this command reads its words as code, and a value would be part of it",
         "call the program directly, or hand the value over as an argument: sh -c 'echo \"$1\"' sh "
-        "${x}",
+        "${x}, or python3 -c 'import sys; print(sys.argv[1])' ${x}",
     ),
     "value-in-code-input": (
         "this program reads its input as code, and a value would be part of it",
