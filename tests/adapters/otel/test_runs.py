@@ -515,7 +515,6 @@ def test_without_the_extra_the_note_has_the_command_that_installs_it(place: Plac
 # ── who gets the trace ───────────────────────────────────────────────────
 
 
-
 def test_tools_and_requests_get_the_id_of_their_step(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
