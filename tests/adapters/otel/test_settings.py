@@ -17,7 +17,11 @@ from adapters.otel.collector import attributes
 from plait.adapters.otel import spans
 from plait.adapters.otel.settings import Settings, read_settings, should_sample
 from plait.adapters.otel.wire import Encoder
+from plait.core.documents import Mapping as MappingNode
+from plait.core.documents import parse
+from plait.core.errors import DocumentError
 from plait.engine.trace import parse_traceparent
+from plait.tools.trust.decisions import require_valid_settings
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -146,3 +150,17 @@ def test_a_span_decodes_to_what_was_encoded(
         assert (span.status.code, span.status.message) == (
             (2, plain(message)) if error else (0, "")
         )
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["on", "{endpoint: localhost}", "{endpoint: 'http://c', extra: 1}", "{content: maybe}"],
+)
+def test_a_setting_that_means_nothing_is_reported(written: str) -> None:
+    node = parse(f"telemetry: {written}\n", "plait.yaml")
+    assert isinstance(node, MappingNode)
+    with pytest.raises(DocumentError) as caught:
+        require_valid_settings(node)
+    assert caught.value.what == (
+        "'telemetry' is a map with 'endpoint', an http:// or https:// URL, and 'content'"
+    )

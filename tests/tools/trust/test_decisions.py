@@ -326,7 +326,7 @@ def test_settings_that_are_not_understood_let_nothing_run(world: World) -> None:
         "fix: did you mean 'trust'?\n"
         f"{settings}:2:1: 'noise' is no setting of a project\n"
         "2 | noise: 1\n  | ^^^^^\n"
-        "fix: known: trust, keep_runs, mcp_expose\n"
+        "fix: known: trust, keep_runs, mcp_expose, telemetry\n"
         f"{settings}:3:8: 'trust' is 'signed' or 'project'\n"
         "3 | trust: nothing\n  |        ^^^^^^^\n"
         "fix: write trust: signed"
