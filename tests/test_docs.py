@@ -190,7 +190,7 @@ def console_problems(block: Block, reader: Reader) -> Iterator[str]:
     for number, line in enumerate(block.text.splitlines(), block.line):
         if line.startswith("$ "):
             steps.append((number, line[2:], []))
-        elif steps and not steps[-1][2] and line.startswith("> "):
+        elif steps and not steps[-1][2] and (line == ">" or line.startswith("> ")):
             at, command, output = steps[-1]
             steps[-1] = (at, f"{command}\n{line[2:]}", output)
         elif steps:
@@ -274,8 +274,13 @@ def yaml_problems(block: Block) -> Iterator[str]:
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
 def test_every_example_gives_what_its_page_says(path: Path, tmp_path: Path) -> None:
     directory = tmp_path / "examples"
-    shutil.copytree(EXAMPLES, directory)
     page = path.read_text(encoding="utf-8")
+    if (
+        "$ plait new --from" in page and path.parent != EXAMPLES
+    ):  # it copies the example that it shows
+        directory.mkdir()
+    else:
+        shutil.copytree(EXAMPLES, directory)
     assert page.startswith("# "), "a page begins with its title"
     if found := problems(page, directory):
         pytest.fail("\n\n".join([f"{name_of(path)}:", *found]), pytrace=False)
@@ -431,7 +436,7 @@ OTHER_KEYS = {
     "any_method", "input_data", "server",  # config of a tool
     "flags",                               # a parameter of an example
     "op",                                  # a condition
-    "keep_runs", "mcp_expose", "trust",    # .ai/plait.yaml
+    "keep_runs", "mcp_expose", "telemetry", "trust",    # .ai/plait.yaml
     "date", "json",                        # a value that Plait computes
     "authorization", "sh",                 # a header of HTTP, a message of the shell
 }  # fmt: skip

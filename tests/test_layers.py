@@ -30,12 +30,14 @@ RANK = {
     "adapters": 8,
     "views": 8,
     "app": 9,
-    "mcp": 10,  # a server beside the commands, which `plait mcp` starts
-    "lsp": 10,
-    "cli": 11,
-    "__main__": 12,
+    "httpd": 10,  # what the HTTP servers have in common
+    "mcp": 11,  # a server beside the commands, which `plait mcp` starts
+    "web": 11,
+    "lsp": 11,
+    "cli": 12,
+    "__main__": 13,
 }
-ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "mcp", "cli", "__main__")}
+ONLY_FOR = {"adapters": ("adapters", "app"), "views": ("views", "mcp", "web", "cli", "__main__")}
 """Who alone may import a package."""
 WITHOUT_CYCLES = ("core", "template", "scope", "tools", "tool_api", "schema", "lang", "lsp")
 """Packages whose modules import each other in one direction only, for type checkers too."""
@@ -44,7 +46,7 @@ LAZY = {("template/template.py", "template/codegen.py")}
 PURE = {"os", "pathlib", "time", "random", "subprocess"}
 PROCESSES: tuple[str, ...] = ()
 """Modules that may import subprocess: none, since the guardian starts processes."""
-ASYNC = ("adapters/mcp/",)
+ASYNC = ("adapters/mcp/", "httpd/", "mcp/http.py", "web/server.py", "web/live.py")
 """Uses a library of coroutines."""
 COROUTINES = (
     *ASYNC,

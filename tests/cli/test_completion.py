@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,7 @@ def test_the_table_for_completion_has_every_option() -> None:
     if os.environ.get("PLAIT_GOLDEN") == "write":
         path.write_text(words_of_commands(), "utf-8")
         subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(path)], check=True)
+        reload(completion_words)
     namespace: dict[str, object] = {}
     exec(words_of_commands(), namespace)
     for name in ("OPTIONS", "FLAGS", "CHOICES"):

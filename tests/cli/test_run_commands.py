@@ -38,7 +38,7 @@ def test_a_graph_that_is_replayed_has_the_visits_that_it_had(capsys: Capsys) -> 
     Path("flow.yaml").write_text(GRAPH)
     assert main(["run", "flow.yaml", "--quiet"]) == 0
     capsys.readouterr()
-    assert main(["resume"]) == 0
+    assert main(["resume", "last"]) == 0
     assert "nodes: done, 2 visits, replayed\n" in capsys.readouterr().out
 
 

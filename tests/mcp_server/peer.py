@@ -25,10 +25,18 @@ class Peer:
     """Speaks one revision with a server of its own."""
 
     def __init__(
-        self, project: Path, *options: str, revision: str = "2025-11-25", **env: str
+        self,
+        project: Path,
+        *options: str,
+        revision: str = "2025-11-25",
+        capabilities: dict[str, Any] | None = None,
+        **env: str,
     ) -> None:
         self.revision = revision
+        self.capabilities = capabilities or {}
         self.notices: list[dict[str, Any]] = []
+        self.questions: list[dict[str, Any]] = []
+        """Requests of the server."""
         self._answers: dict[object, dict[str, Any]] = {}
         self._kept = b""
         self._last = 0
@@ -38,7 +46,7 @@ class Peer:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         if revision != STATELESS:
-            given = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}  # fmt: skip
+            given = {"protocolVersion": revision, "capabilities": self.capabilities, "clientInfo": {"name": "t", "version": "1"}}  # fmt: skip
             self.began = self.ask("initialize", given)
             self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
@@ -71,7 +79,8 @@ class Peer:
     def begin(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> int:
         """Send a request; returns its id."""
         self._last += 1
-        wanted = {**(META if self.revision == STATELESS else {}), **meta}
+        can = {"io.modelcontextprotocol/clientCapabilities": self.capabilities}
+        wanted = {**({**META, **can} if self.revision == STATELESS else {}), **meta}
         params = {**(params or {}), **({"_meta": wanted} if wanted else {})}
         self.send({"jsonrpc": "2.0", "id": self._last, "method": method, "params": params})
         return self._last
@@ -90,13 +99,25 @@ class Peer:
         return self._answers.pop(id)
 
     def take(self, message: dict[str, Any]) -> None:
-        if "method" in message:
+        if "method" in message and "id" in message:
+            self.questions.append(message)
+        elif "method" in message:
             self.notices.append(message)
         else:
             self._answers[message["id"]] = message
 
+    def question(self) -> dict[str, Any]:
+        """The next request of the server."""
+        while not self.questions:
+            self.take(self.line())
+        return self.questions.pop(0)
+
+    def reply(self, question: dict[str, Any], action: str, **content: Any) -> None:
+        result = {"action": action, **({"content": content} if content else {})}
+        self.send({"jsonrpc": "2.0", "id": question["id"], "result": result})
+
     def wait_for_progress(self, least: int) -> None:
-        while not any(one["params"]["progress"] >= least for one in self.notices):
+        while not any(one["params"].get("progress", -1) >= least for one in self.notices):
             self.take(self.line())
 
     def line(self) -> dict[str, Any]:

@@ -108,7 +108,13 @@ def test_a_client_that_begins_with_initialize_gets_a_revision(
 ) -> None:
     with Peer(project, revision=asked) as peer:
         assert peer.began["protocolVersion"] == agreed
-        assert peer.began["capabilities"] == {"tools": {}, "prompts": {}, "resources": {}}
+        tasks: Any = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+        assert peer.began["capabilities"] == {
+            "tools": {},
+            "prompts": {},
+            "resources": {},
+            **({"tasks": tasks} if agreed == "2025-11-25" else {}),
+        }
         assert "_meta" not in peer.ask("tools/list")
         assert peer.ask("ping") == {}
         answer = peer.ask("server/discover")

@@ -285,7 +285,7 @@ def test_the_end_of_a_run_is_reported_once_and_again_when_it_ends_anew(
     reported = place.text("notes")
     assert reported.count("end ") == 1
     for _ in range(2):
-        assert last_line(place.plait("resume").stdout).startswith("✓ finished")
+        assert last_line(place.plait("resume", "last").stdout).startswith("✓ finished")
     assert place.text("notes") == reported
     place.write(
         file,
@@ -333,7 +333,7 @@ def test_a_gate_that_could_not_answer_is_asked_again_in_a_later_run_attempt(
         assert "the gate 'g' could not answer" in late.stdout + late.stderr
         assert place.text("notes").split() == ["a"]
     place.write("f.yaml", steps)
-    assert last_line(place.plait("resume").stdout).startswith("✓ finished")
+    assert last_line(place.plait("resume", "last").stdout).startswith("✓ finished")
     assert place.text("notes").split() == ["a", "b"]
 
 
@@ -364,7 +364,7 @@ def test_who_had_heard_of_an_end_when_the_run_was_killed_is_not_reported_again(
     place.write("die-at-two", "")
     assert place.plait("run", "f.yaml").returncode == -9
     for _ in range(2):
-        assert last_line(place.plait("resume").stdout).startswith("✓ finished")
+        assert last_line(place.plait("resume", "last").stdout).startswith("✓ finished")
     assert place.text("notes").split() == ["a", "one", "two", "two", *(["b"] if inside else [])]
 
 
@@ -375,7 +375,7 @@ def test_a_run_that_is_done_stays_done_whatever_its_limits_leave_over(place: Pla
         "steps: [{prompt: one}]\n",
     )
     script(place, ("one", "An answer."), ("Judge.", "Fine."))
-    for command in (["run", "f.yaml"], ["resume"], ["resume"]):
+    for command in (["run", "f.yaml"], ["resume", "last"], ["resume", "last"]):
         assert last_line(place.plait(*command).stdout).startswith("✓ finished")
 
 

@@ -90,3 +90,53 @@ def test_time_between_run_attempts_does_not_count(tmp_path: Path) -> None:
     assert progress.duration(progress.last_at) == 6.0
     [summary] = runs.list()
     assert (summary.duration, summary.last_at) == (6.0, 900.5)
+
+
+FLOWS = {
+    "done": "steps: [{shell: echo fine}]\n",
+    "failed": "steps: [{shell: test -e ready}]\n",
+    "items": ITEMS.replace("LEAST", "1"),
+}
+UNNAMED = [
+    # runs, the oldest first    which one `plait resume` takes; None: it says that all have finished
+    (["done"], None),
+    (["items"], None),
+    (["failed"], 0),
+    (["failed", "done", "items"], 0),
+    (["failed", "done", "failed", "done"], 2),
+]
+
+
+@pytest.mark.parametrize(("flows", "taken"), UNNAMED)
+def test_resume_without_a_name_takes_the_newest_run_that_has_not_finished(
+    place: Place, flows: list[str], taken: int | None
+) -> None:
+    runs = []
+    for flow in flows:
+        place.write(f"{flow}.yaml", FLOWS[flow])
+        runs.append(result(place, "run", f"{flow}.yaml")["run"])
+    place.write("ready", "")
+    before = place.plait("runs", "--json").stdout
+    planned = place.plait("resume", "--dry-run")
+    resumed = place.plait("resume")
+    if taken is None:
+        said = "every run has finished: nothing to resume; plait runs lists them\n"
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (said, "", 0)
+        assert planned.stdout == said
+        assert place.plait("runs", "--json").stdout == before  # left alone
+        assert place.plait("resume", "-q").stdout == ""
+        assert json.loads(place.plait("resume", "--json").stdout)["event"] == "nothing_to_do"
+        return
+    assert resumed.stdout.splitlines()[0].startswith(f"failed: run {runs[taken]}, resumed")
+    assert resumed.returncode == 0
+
+
+def test_retry_with_nothing_to_do_says_so_and_exits_with_0(place: Place) -> None:
+    place.write("flow.yaml", FLOWS["done"])
+    run = result(place, "run", "flow.yaml")["run"]
+    retried = place.plait("retry", "--failed")
+    said = f"run {run} has no failed items: nothing to retry"
+    assert (retried.stdout, retried.stderr, retried.returncode) == (f"{said}\n", "", 0)
+    record = {"event": "nothing_to_do", "message": said}
+    assert json.loads(place.plait("retry", "--failed", "--json").stdout) == record
+    assert place.plait("retry", "last", "a.txt").returncode == 2  # an item that was named

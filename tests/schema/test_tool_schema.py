@@ -15,8 +15,8 @@ from plait.schema.json_schema import json_schema
 from plait.schema.reference import render_reference
 from plait.tools.headers import header_values
 from plait.tools.headers.formats import NAMES
-from plait.tools.items import FLOWS, Entry, parse_header
-from tools.test_items import HERE, READ, WRONG
+from plait.tools.tool_file import FLOWS, Entry, parse_header
+from tools.test_tool_file import HERE, READ, WRONG
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "guides" / "tool-headers.md"

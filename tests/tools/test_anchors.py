@@ -10,8 +10,8 @@ import pytest
 from plait.core.errors import InputError
 from plait.tools.anchors import ActiveAnchor, dependencies, find_anchor, library
 from plait.tools.chain import Chain
-from plait.tools.items import Anchor, Header, ToolFile, VerifyDeps
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Anchor, Header, ToolFile, VerifyDeps
 
 
 def put(top: Path, *places: str) -> None:

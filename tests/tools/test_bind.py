@@ -32,8 +32,8 @@ from plait.tools.invocation import (
     ProcessCall,
     RequestCall,
 )
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Header, ToolFile
 
 HOST = {"CITY": "Bonn", "API_KEY": "hunter2", "BASE": "https://api.example/v1"}
 ENVIRONMENT = Environment({"PATH": EnvValue("/bin", "fixed")}, HOST, secrets=frozenset({"API_KEY"}))

@@ -14,8 +14,8 @@ from plait.core.safe_files import FileStamp
 from plait.tools import chain as chain_module
 from plait.tools.chain import Chain, Chains
 from plait.tools.headers import ItemCache
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space, Spaces, ToolLocation
+from plait.tools.tool_file import Header, ToolFile
 from share import examples
 
 

@@ -19,8 +19,8 @@ from plait.tools.config import (
     validate_params,
     violations,
 )
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Header, ToolFile
 
 SPACE = Space("project", "/p")
 

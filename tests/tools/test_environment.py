@@ -20,8 +20,8 @@ from plait.tools.environment import (
     resolve_environment,
 )
 from plait.tools.interpreters import SearchPaths
-from plait.tools.items import EnvConfig, Header, Interpreter, ToolFile
 from plait.tools.spaces import Space
+from plait.tools.tool_file import EnvConfig, Header, Interpreter, ToolFile
 
 
 def chain(*configs: EnvConfig | None) -> Chain:

@@ -22,8 +22,8 @@ from plait.tools.chain import PRIMITIVES
 from plait.tools.headers import ItemCache, read_item
 from plait.tools.headers.entries import KEYS
 from plait.tools.headers.formats import NAMES, READERS
-from plait.tools.items import INFORMATIONAL, Header, ToolFile
 from plait.tools.spaces import EXTENSIONS, FILE_TYPES, Space, Spaces, ToolLocation
+from plait.tools.tool_file import INFORMATIONAL, Header, ToolFile
 from plait.tools.trust.manifest_reader import SYSTEM
 from share import examples
 

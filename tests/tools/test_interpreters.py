@@ -11,7 +11,7 @@ import pytest
 
 from plait.core.errors import InputError
 from plait.tools.interpreters import SearchPaths, locate
-from plait.tools.items import Interpreter
+from plait.tools.tool_file import Interpreter
 
 
 def program(path: Path, *, mode: int = 0o755) -> str:

@@ -9,9 +9,9 @@ import pytest
 from plait.core.errors import InputError
 from plait.core.source import Source, Span
 from plait.tools.chain import Chain
-from plait.tools.items import Constraint, Entry, Header, ToolFile, parse_header
 from plait.tools.rules import check_pairs, short_id, validate
 from plait.tools.spaces import Space, SpaceName
+from plait.tools.tool_file import Constraint, Entry, Header, ToolFile, parse_header
 
 HERE = Span(Source("tool.yaml", ""), 0, 0)
 

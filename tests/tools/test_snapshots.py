@@ -18,9 +18,9 @@ from attack import swap_attack
 from plait.core.digests import sha256_hex
 from plait.core.errors import InputError
 from plait.tools.anchors import ActiveAnchor
-from plait.tools.items import Anchor, Header, ToolFile
 from plait.tools.snapshots import ABANDONED, Room, Snapshots
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Anchor, Header, ToolFile
 
 
 def item(top: Path, place: str, data: bytes) -> ToolFile:

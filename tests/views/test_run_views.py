@@ -1257,7 +1257,8 @@ OF_MANY_RUNS = [
     (["show"],                        1),
     (["show", "last"],                1),
     (["logs", "last"],                1),
-    (["resume"],                      1),
+    (["resume", "last"],              1),
+    (["resume"],                      31),  # which of them has not finished; an index keeps the answers
     (["runs", "--limit", "5"],        10),
 ]  # fmt: skip
 

@@ -114,7 +114,7 @@ def _outcome(call: FunctionCall, log: _Log, streams: _Streams, cancel: Cancel | 
 
 
 def _cancellable_outcome(call: FunctionCall, cancel: Cancel) -> _Outcome:
-    from plait.adapters.process.cancelling import cancelled_by
+    from plait.adapters.process.thread_cancel import cancelled_by
 
     with cancelled_by(cancel):
         outcome = _call_outcome(call)

@@ -24,8 +24,8 @@ from plait.lang.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
-    from plait.tools.items import ToolFile
     from plait.tools.prepare import Toolbox
+    from plait.tools.tool_file import ToolFile
 
 
 def findings_around(path: str, kind: str | None, document: Node | None) -> Iterable[Finding]:

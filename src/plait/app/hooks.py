@@ -59,7 +59,7 @@ def _of_spaces(project: str, ask: AskTrust | None, *, running: bool) -> tuple[Ho
     from plait.app.toolbox import toolbox
     from plait.lang.hooks import FILE, load_hooks
     from plait.tools.config import config_files
-    from plait.tools.items import ConfigResolve
+    from plait.tools.tool_file import ConfigResolve
 
     tools = toolbox(project, ask=ask)
     found = config_files([ConfigResolve(FILE)], tools.spaces, project)

@@ -53,6 +53,7 @@ __all__ = [
     "directive_prompt",
     "envelope",
     "find_run",
+    "find_unfinished_run",
     "flow_runs",
     "flow_store",
     "list_leftovers",
@@ -465,6 +466,12 @@ def find_run(run: str | None, project: str | None) -> tuple[Runs, str]:
             code="unknown-run",
         )
     return runs, runs.find(run)
+
+
+def find_unfinished_run(project: str | None) -> str | None:
+    """Return the newest run that was stopped or has failed; None: all have finished."""
+    runs, _ = find_run(None, project)
+    return runs.find_unfinished()
 
 
 def runs_above(root: str) -> str | None:

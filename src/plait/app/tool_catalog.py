@@ -20,8 +20,8 @@ from plait.tools.spaces import DIRECTIVES
 if TYPE_CHECKING:
     from plait.agents.messages import ToolOffer
     from plait.core.values import Json
-    from plait.tools.items import Header
     from plait.tools.prepare import Toolbox
+    from plait.tools.tool_file import Header
 
 MCP: Final = "core/primitives/mcp"
 NO_TOOLS: Final = frozenset({"runtime", "primitive"})

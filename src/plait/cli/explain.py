@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from plait.cli.values import add_values, parse_values, read_template_text
 from plait.core.errors import InputError, closest_name
@@ -16,7 +15,6 @@ from plait.views.terminal import paint_for, width, write_json
 
 if TYPE_CHECKING:
     from plait.cli.arguments import Parser
-    from plait.core.documents.nodes import Node
     from plait.lang.analysis.explain import Explanation
     from plait.lang.analysis.scopes import TemplateField
     from plait.scope import Scope
@@ -98,63 +96,30 @@ def _names_a_file(text: str) -> bool:
 def _file(
     path: str, wanted: str | None, profile: str | None, scope: Scope
 ) -> Iterator[Explanation]:
-    from plait.lang.analysis.explain import TextField, explain
-    from plait.lang.analysis.names import detect_profile
-    from plait.lang.analysis.scopes import find_templates
-    from plait.lang.flow_text import MARKDOWN
-    from plait.template.profiles import profile_named
+    from plait.lang.analysis.explain_file import (
+        explain_fields,
+        is_at,
+        read_document,
+        template_fields,
+    )
 
-    document = _document(path)
-    named = profile or ("directive" if path.endswith(MARKDOWN) else None)
-    profile = profile_named(named).name if named else detect_profile(document)
-    if profile is None:
-        what = "this file has none of the shapes that Plait knows"
-        raise InputError(what, path, "say what it is: --profile workflow", code="no-profile")
-    fields = find_templates(document, profile, names=scope.names).fields
-    chosen = [field for field in fields if wanted is None or _is_at(field, wanted)]
+    profile, fields = template_fields(read_document(path), path, profile, scope)
+    chosen = [field for field in fields if wanted is None or is_at(field, wanted)]
     if not chosen:
         raise _nothing_there(path, wanted, fields)
-    for field in chosen:
-        label = re.split(r"[.\[]", re.sub(r"(\[\d+\])+$", "", field.path))[-1]
-        place = f"{field.path} ({field.scalar.span})"
-        known = TextField(
-            str(field.scalar.value), profile, field.known, field.shell, field.phase, label, place
-        )
-        explanation = explain(known, field.scalar.source(), scope)
+    for explanation in explain_fields(chosen, profile, scope, lambda _: True):
         if wanted is not None or explanation.rows or explanation.problems:
             yield explanation
 
 
-def _document(path: str) -> Node:
-    from plait.lang.directive.split import split_directive
-    from plait.lang.flow_text import MARKDOWN, FlowText
+def _nothing_there(path: str, wanted: str | None, fields: Sequence[TemplateField]) -> InputError:
+    from plait.lang.analysis.explain_file import short_path
 
-    source = FlowText.read(path)
-    if path.endswith(MARKDOWN):
-        return split_directive(source.text, path).as_document()
-    return source.document
-
-
-def _short_path(field: TemplateField) -> str:
-    """`map[0]` is short for `map.agent_template[0]`."""
-    from plait.lang.analysis.scopes import STEP_LISTS
-
-    return re.sub(rf"\.({'|'.join(STEP_LISTS)})(?=\[)", "", field.path)
-
-
-def _is_at(field: TemplateField, wanted: str) -> bool:
-    for path in (field.path, _short_path(field)):
-        if path == wanted or (path.startswith(wanted) and path[len(wanted)] in ".["):
-            return True
-    return False
-
-
-def _nothing_there(path: str, wanted: str | None, fields: tuple[TemplateField, ...]) -> InputError:
     if wanted is None:
         return InputError(
             "there is no template in this file", path, "see plait check", code="no-template"
         )
-    known = [_short_path(field) for field in fields]
+    known = [short_path(field) for field in fields]
     guess = closest_name(wanted, known)
     fix = f"did you mean '{guess}'?" if guess else "without PATH, all templates are shown"
     return InputError(f"there is no template at '{wanted[:60]}'", path, fix, code="no-template")

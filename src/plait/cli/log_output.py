@@ -19,7 +19,7 @@ from plait.views.log import (
     unfinished_entries,
     unfinished_lines,
 )
-from plait.views.stream import follow
+from plait.views.output_stream import follow
 
 if TYPE_CHECKING:
     import argparse

@@ -30,7 +30,10 @@ EXAMPLES: Final = (
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="the beginning of its id; default: the newest"
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help="the beginning of its id; default: the newest that has not finished",
     )
     parser.add_argument(
         "--accept-changes",
@@ -67,9 +70,16 @@ def run(options: argparse.Namespace) -> int:
     load_all()
     require_folder(options.project)
     inputs = parse_inputs(options.inputs, options.input)
+    chosen = options.run or flows.find_unfinished_run(options.project)
+    # A finished run is left alone, unless the answers to it are given.
+    if chosen is None and not (options.accept_changes or options.repeat or options.done):
+        from plait.cli.nothing_to_do import report_nothing_to_do
+
+        message = "every run has finished: nothing to resume; plait runs lists them"
+        return report_nothing_to_do(message, options)
     if options.dry_run:
         plan = flows.plan_resume(
-            options.run,
+            chosen,
             project=options.project,
             repeat=options.repeat,
             done=options.done,
@@ -77,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         )
         code = show_plan(plan, as_json=options.json)
         if not options.accept_changes:
-            refused = flows.resume_blocker(options.run, project=options.project, inputs=inputs)
+            refused = flows.resume_blocker(chosen, project=options.project, inputs=inputs)
             if refused is not None:
                 print(
                     f"note: plait resume would refuse this: {clean_block(str(refused))}",
@@ -86,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         return code
     work = partial(
         flows.resume_flow,
-        options.run,
+        chosen,
         project=options.project,
         accept_changes=options.accept_changes,
         repeat=options.repeat,

@@ -64,7 +64,14 @@ def run(options: argparse.Namespace) -> int:
         backend=options.backend,
         keep_going=options.keep_going,
     )
-    return run_with_view(work, view_for(options))
+    try:
+        return run_with_view(work, view_for(options))
+    except InputError as error:
+        if options.failed and error.code == "nothing-to-retry":
+            from plait.cli.nothing_to_do import report_nothing_to_do
+
+            return report_nothing_to_do(f"{error.what}: nothing to retry", options)
+        raise
 
 
 def _require_item_choice(options: argparse.Namespace) -> None:

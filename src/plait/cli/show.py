@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from plait.app.runs import Runs
     from plait.cli.arguments import Parser
     from plait.engine.journal import Journal
     from plait.views.format import Line
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = (
     "plait show 7f3a",
     "plait show last --json",
+    "plait show 7f3a --html run.html",
 )
 
 
@@ -30,6 +32,9 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument(
         "--json", action="store_true", help="the same for programs, with every failure"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the run as one web page; - is standard output"
     )
     add_project(parser, lockable=False)
 
@@ -43,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
 
     require_folder(options.project)
     runs, name = flows.find_run(options.run, options.project)
+    if options.html is not None:
+        return _write_page(runs, name, options.html)
     with runs.open(name, write=False) as opened:
         is_running = partial(runs.is_running, name)
         report = read_report(name, opened.journal, is_running=is_running, short=not options.json)
@@ -60,6 +67,35 @@ def run(options: argparse.Namespace) -> int:
             write_lines(iter([(f"  foreign      {command} takes it over", "yellow")]), sys.stdout)
         elif kind == "graph":
             write_lines(_graph_lines(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
+    return 0
+
+
+def _write_page(runs: Runs, name: str, file: str) -> int:
+    """The run as one file that needs nothing else."""
+    from plait.core.errors import InputError
+    from plait.views.format import one_line
+    from plait.web.export import export_run
+    from plait.web.projects import ShownRun
+
+    shown = ShownRun(runs, name)
+    try:
+        page = export_run(shown.watch, shown.facts, time.time())
+    finally:
+        shown.close()
+    if file == "-":
+        sys.stdout.write(page)
+        return 0
+    try:
+        with open(file, "w", encoding="utf-8", errors="replace") as out:
+            out.write(page)
+    except OSError as error:
+        raise InputError(
+            f"the page cannot be written: {error.strerror}",
+            file,
+            "name another place",
+            code="cannot-write",
+        ) from None
+    print(f"wrote {one_line(file, None)}")
     return 0
 
 

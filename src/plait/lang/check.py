@@ -21,6 +21,7 @@ from plait.lang.analysis.scopes import find_templates
 from plait.lang.analysis.templates import check_template, overlap
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import MARKDOWN, FlowText
+from plait.lang.foreign_files import foreign_problem
 from plait.lang.languages import (
     KIND_HELP,
     LANGUAGES,
@@ -74,6 +75,10 @@ def check_file(
         read = documents.parse_partial(source.text, path)
         document = read.node or documents.parse("", path)
         source = FlowText(source.text, path, document=document)
+        if kind is None and read.problems and must_be_flow:
+            foreign = foreign_problem(path, source.text, None)
+            if foreign is not None:  # what is wrong with it as YAML does not matter
+                return [Finding(foreign)]
         if read.node is None and read.problems:
             found = []
         elif kind is None:
@@ -167,6 +172,9 @@ def _of_file(
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # recorded turns: any data is fine
+        foreign = foreign_problem(path, source.text, document) if must_be_flow else None
+        if foreign is not None:
+            return [Finding(foreign)]
         must_be_flow = must_be_flow or is_meant_as_flow(document)
         language = likely_language(document) if must_be_flow else None
         if language is not None and (wrong := schema.validate(document, language.form)):

@@ -11,7 +11,7 @@ from plait.core.hints import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from plait.core.documents import Node
     from plait.core.hints import Final, TypeAlias
-    from plait.tools.items import ToolFile
+    from plait.tools.tool_file import ToolFile
 
 MARKDOWN: Final = (".md", ".markdown")
 """How the name of a directive ends."""

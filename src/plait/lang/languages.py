@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from plait import schema
 from plait.core.documents import nodes
-from plait.core.errors import InputError, closest_name
+from plait.core.errors import DocumentError, InputError, PlaitError, closest_name
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
 from plait.lang.analysis.names import detect_profile
@@ -134,17 +134,32 @@ def detect_language(source: FlowText) -> Language:
         return LANGUAGES[source.kind]
     if source.path.endswith(MARKDOWN):
         return LANGUAGES["directive"]
-    profile = detect_profile(source.document)
+    try:
+        document = source.document
+    except DocumentError as error:
+        raise _foreign_error(source, None) or error from None
+    profile = detect_profile(document)
     if profile == "config":
         what, fix = (
             "this file is a tool, not a flow",
             "plait call ID calls a tool; plait tools lists them",
         )
         raise InputError(what, source.path, fix, code="no-flow")
-    language = language_by_shape(source.document) or likely_language(source.document)
-    if language is None:
+    if (language := language_by_shape(document)) is not None:
+        return language
+    if (foreign := _foreign_error(source, document)) is not None:
+        raise foreign
+    if (language := likely_language(document)) is None:
         raise InputError("this file is not a flow", source.path, KIND_HELP, code="no-flow")
     return language
+
+
+def _foreign_error(source: FlowText, document: nodes.Node | None) -> PlaitError | None:
+    """The error for a file that another system reads."""
+    from plait.lang.foreign_files import foreign_problem
+
+    problem = foreign_problem(source.path, source.text, document)
+    return None if problem is None else InputError.together([problem])
 
 
 def language_by_shape(document: nodes.Node) -> Language | None:

@@ -7,17 +7,36 @@ from functools import partial
 
 from plait.agents.tool_access import schema_errors
 from plait.app.toolbox import call_until_stopped, toolbox
-from plait.core.errors import InputError, PlaitError
+from plait.core.errors import InputError, PlaitError, TrustError
 from plait.core.hints import Final
-from plait.core.values import Json, text
+from plait.core.records import dataclass, replace
+from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.mcp.catalog import RESERVED, Catalog, Exposed
-from plait.mcp.protocol import INVALID_PARAMS, STRICT_ARGUMENTS, ProtocolError, Request
-from plait.mcp.run_jobs import CANCELLED, OnProgress, RunJobs, RunState
+from plait.mcp.protocol import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    STRICT_ARGUMENTS,
+    WITH_TASKS,
+    ProtocolError,
+    Request,
+)
+from plait.mcp.questions import (
+    REPEAT,
+    Answers,
+    change_question,
+    is_change,
+    may_trust,
+    once_question,
+)
+from plait.mcp.results import create_task_result, failure, run_result, success
+from plait.mcp.run_jobs import CANCELLED, Job, OnProgress, ResumeWords, RunJobs, RunState
 from plait.tools.call import call_tool
 
 MOST_WAIT: Final = 600.0
 """Seconds that one call may wait for a run."""
+TASK_AFTER: Final = 1.0
+"""Seconds after which a call of a flow becomes a task, if the client takes tasks."""
 _BAD_ARGUMENTS: Final = frozenset({"schema-violation", "parameter"})
 """Codes of errors about the arguments of a call."""
 
@@ -93,6 +112,10 @@ RUN_TOOLS: Final = {
                 "seconds": _SECONDS,
                 "repeat": {**_PATHS, "description": "steps with an unknown end to run again"},
                 "done": {**_PATHS, "description": "steps with an unknown end to count as done"},
+                "accept_changes": {
+                    "type": "boolean",
+                    "description": "the flow was edited on purpose: run what has changed",
+                },
                 "inputs": {
                     "type": "object",
                     "description": "secret inputs, which are not recorded",
@@ -105,6 +128,19 @@ RUN_TOOLS: Final = {
 assert RUN_TOOLS.keys() == RESERVED
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call by a client."""
+
+    request: Request
+    name: str
+    arguments: Mapping[str, Json]
+    stop: StopSignal
+    on_progress: OnProgress | None
+    answers: Answers | None
+    """The user of the client; None: the client does not ask its user."""
+
+
 class Calls:
     """Performs `tools/call`."""
 
@@ -114,29 +150,80 @@ class Calls:
         self._answer_within = answer_within
         """Seconds after which a call of a flow answers with the run id."""
 
-    def tools(self) -> list[Json]:
+    def tools(self, revision: str) -> list[Json]:
         """What `tools/list` answers."""
         entries = self._catalog.entries()
-        listed: list[Json] = [one.record() for one in entries]
+        listed: list[Json] = [_tool_record(one, revision) for one in entries]
         if any(one.is_flow for one in entries):
             listed += RUN_TOOLS.values()
         return listed
 
-    def call(self, request: Request, stop: StopSignal, on_progress: OnProgress | None) -> Json:
-        name, arguments = request.text("name"), request.mapping("arguments")
+    def call(
+        self,
+        request: Request,
+        stop: StopSignal,
+        on_progress: OnProgress | None = None,
+        answers: Answers | None = None,
+    ) -> dict[str, Json]:
+        name = request.text("name")
+        call = Call(request, name, request.mapping("arguments"), stop, on_progress, answers)
         try:
-            if name in RUN_TOOLS:
-                return self._call_run_tool(name, arguments, stop, on_progress)
-            exposed = self._find(name)
-            if not exposed.is_flow:
-                return self._call_tool(exposed, arguments, stop)
-            return self._call_flow(exposed, arguments, stop, on_progress)
+            try:
+                return self._perform(call)
+            except TrustError as error:
+                if not may_trust(self._catalog.project, error, answers):
+                    raise
+            return self._perform(call)
         except InputError as error:
             if request.revision == STRICT_ARGUMENTS and error.code in _BAD_ARGUMENTS:
                 raise ProtocolError(INVALID_PARAMS, f"{name}: {error}") from None
-            return _failure(str(error))
+            return failure(str(error))
         except PlaitError as error:
-            return _failure(str(error))
+            return failure(str(error))
+
+    def continue_run(
+        self, state: RunState, words: ResumeWords, answers: Answers | None, *, asked: bool = False
+    ) -> Job | None:
+        """Resume a run; what it asks is asked first.
+
+        None: nobody answers, so it stays as it is.  `asked`: the client itself asks to resume it,
+        and gets an error that names what is missing.
+        """
+        unknown = [one for one in state.questions if one not in (*words.repeat, *words.done)]
+        if unknown and answers is not None:
+            questions = {path: once_question(state, path) for path in unknown}
+            given = answers.ask(list(questions.values()))
+            if given is None:
+                return None
+            again = [path for path, one in questions.items() if given[one.key] == REPEAT]
+            done = [path for path in unknown if path not in again]
+            words = replace(words, repeat=(*words.repeat, *again), done=(*words.done, *done))
+        elif unknown and not asked:
+            return None
+        try:
+            return self._runs.resume(state.run, words)
+        except TrustError as error:
+            if not may_trust(self._catalog.project, error, answers):
+                raise
+            return self._runs.resume(state.run, words)
+        except InputError as error:
+            if answers is None or words.accept_changes or not is_change(error):
+                raise
+            question = change_question(state, error)
+            given = answers.ask([question])
+            if not given or given[question.key] is not True:
+                raise
+        return self._runs.resume(state.run, replace(words, accept_changes=True))
+
+    def _perform(self, call: Call) -> dict[str, Json]:
+        if call.name in RUN_TOOLS:
+            _require_no_task(call)
+            return self._call_run_tool(call)
+        exposed = self._find(call.name)
+        if exposed.is_flow:
+            return self._call_flow(exposed, call)
+        _require_no_task(call)
+        return self._call_tool(exposed, call)
 
     def _find(self, name: str) -> Exposed:
         exposed = self._catalog.get(name)
@@ -144,65 +231,78 @@ class Calls:
             raise ProtocolError(INVALID_PARAMS, f"Unknown tool: {name[:200]}")
         return exposed
 
-    def _call_tool(self, exposed: Exposed, arguments: Mapping[str, Json], stop: StopSignal) -> Json:
-        perform = partial(call_until_stopped, stop=stop)
-        result = call_tool(toolbox(self._catalog.project), exposed.id, arguments, perform=perform)
+    def _call_tool(self, exposed: Exposed, call: Call) -> dict[str, Json]:
+        perform = partial(call_until_stopped, stop=call.stop)
+        tools = toolbox(self._catalog.project)
+        result = call_tool(tools, exposed.id, call.arguments, perform=perform)
         if result.success:
-            return _success(result.data)
-        return _failure((result.error or "it does not say why").rstrip(), result.data)
+            return success(result.data)
+        return failure((result.error or "it does not say why").rstrip(), result.data)
 
-    def _call_flow(
-        self,
-        flow: Exposed,
-        arguments: Mapping[str, Json],
-        stop: StopSignal,
-        on_progress: OnProgress | None,
-    ) -> Json:
-        _require_fitting(flow.name, arguments, flow.record()["inputSchema"])
-        job = self._runs.start(flow, arguments)
-        with job.listening(on_progress):
-            job.wait(self._answer_within, stop)
-        if stop.is_set():
-            job.stop.ask(stop.why or CANCELLED)
-        return _run_result(self._runs.state(job.run))
+    def _call_flow(self, flow: Exposed, call: Call) -> dict[str, Json]:
+        _require_fitting(flow.name, call.arguments, flow.record()["inputSchema"])
+        job = self._runs.start(flow, call.arguments)
+        if call.request.asks_for_task:
+            if call.on_progress is not None:
+                job.listen(call.on_progress)  # its token is valid as long as the task is
+            return create_task_result(call.request, self._runs.state(job.run))
+        within = self._answer_within
+        if call.request.offers_tasks:
+            within = min(within, TASK_AFTER)
+        with job.listening(call.on_progress):
+            job.wait(within, call.stop)
+        if call.stop.is_set():
+            job.stop.ask(call.stop.why or CANCELLED)
+        state = self._runs.state(job.run)
+        if call.request.offers_tasks and state.status == "running":
+            return create_task_result(call.request, state)
+        return run_result(state)
 
-    def _call_run_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Json],
-        stop: StopSignal,
-        on_progress: OnProgress | None,
-    ) -> Json:
-        _require_fitting(name, arguments, RUN_TOOLS[name]["inputSchema"])
-        seconds = arguments.get("seconds", self._answer_within)
-        if name == "plait_run_start":
+    def _call_run_tool(self, call: Call) -> dict[str, Json]:
+        arguments = call.arguments
+        _require_fitting(call.name, arguments, RUN_TOOLS[call.name]["inputSchema"])
+        if call.name == "plait_run_start":
             return self._start(arguments)
-        run = str(arguments["run"])
-        match name:
+        state = self._runs.state(str(arguments["run"]))
+        match call.name:
             case "plait_run_status":
-                return _run_result(self._runs.state(run))
-            case "plait_run_wait":
-                return _run_result(self._runs.wait(run, seconds, stop, on_progress))
+                return run_result(state)
             case "plait_run_cancel":
-                return _success(self._runs.cancel(run).record())
-        run = self._runs.state(run).run
-        job = self._runs.resume(
-            run,
-            repeat=arguments.get("repeat", ()),
-            done=arguments.get("done", ()),
-            inputs=arguments.get("inputs"),
-        )
-        with job.listening(on_progress):
-            job.wait(seconds, stop)
-        return _run_result(self._runs.state(run))
+                return success(self._runs.cancel(state.run).record())
+            case "plait_run_wait":
+                if self._runs.job(state.run) is None and state.goes_on:
+                    self.continue_run(state, ResumeWords(), call.answers)
+            case _:
+                words = ResumeWords(
+                    arguments.get("repeat", ()),
+                    arguments.get("done", ()),
+                    arguments.get("accept_changes", False),
+                    arguments.get("inputs"),
+                )
+                self.continue_run(state, words, call.answers, asked=True)
+        seconds = arguments.get("seconds", self._answer_within)
+        return run_result(self._runs.wait(state.run, seconds, call.stop, call.on_progress))
 
-    def _start(self, arguments: Mapping[str, Json]) -> Json:
+    def _start(self, arguments: Mapping[str, Json]) -> dict[str, Json]:
         flow, params = self._find(str(arguments["flow"])), arguments.get("params") or {}
         if not flow.is_flow:
             what = f"'{flow.name}' is a tool, not a flow"
             raise InputError(what, fix=f"call {flow.name}", code="not-a-flow")
         _require_fitting(flow.name, params, flow.record()["inputSchema"])
-        return _success({"run": self._runs.start(flow, params).run, "status": "running"})
+        return success({"run": self._runs.start(flow, params).run, "status": "running"})
+
+
+def _tool_record(one: Exposed, revision: str) -> dict[str, Json]:
+    record = one.record()
+    if one.is_flow and revision == WITH_TASKS:
+        record["execution"] = {"taskSupport": "optional"}
+    return record
+
+
+def _require_no_task(call: Call) -> None:
+    if call.request.asks_for_task:
+        what = f"{call.name} cannot be called as a task: only flows can"
+        raise ProtocolError(METHOD_NOT_FOUND, what)
 
 
 def _require_fitting(name: str, arguments: Mapping[str, Json], schema: Json) -> None:
@@ -210,23 +310,3 @@ def _require_fitting(name: str, arguments: Mapping[str, Json], schema: Json) -> 
     if wrong:
         what = f"the arguments of '{name}' do not fit its schema: {'; '.join(wrong)}"
         raise InputError(what, code="schema-violation")
-
-
-# ── results ──────────────────────────────────────────────────────────────
-
-
-def _success(data: Json) -> dict[str, Json]:
-    return {**_content(text(data), data), "isError": False}
-
-
-def _failure(message: str, data: Json = None) -> dict[str, Json]:
-    return {**_content(message, data), "isError": True}
-
-
-def _run_result(state: RunState) -> dict[str, Json]:
-    return {**_content("\n".join(state.lines()), state.record()), "isError": state.has_failed}
-
-
-def _content(shown: str, data: Json) -> dict[str, Json]:
-    content: dict[str, Json] = {"content": [{"type": "text", "text": shown}]}
-    return {**content, "structuredContent": data} if isinstance(data, dict) else content

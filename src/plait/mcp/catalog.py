@@ -21,8 +21,8 @@ from plait.core.values import Json
 from plait.tools.chain import FLOW
 
 if TYPE_CHECKING:
-    from plait.tools.items import Header
     from plait.tools.prepare import Toolbox
+    from plait.tools.tool_file import Header
 
 FLOW_FILE: Final = "flow:"
 """Begins the id of a flow in a file of the project, and the patterns for such flows."""

@@ -17,6 +17,8 @@ from plait.core.values import Json
 STATELESS: Final = "2026-07-28"
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18")
 """Revisions that begin with `initialize`, the newest first."""
+WITH_TASKS: Final = "2025-11-25"
+"""The revision whose requests may ask for a task; later ones have an extension for that."""
 STRICT_ARGUMENTS: Final = "2025-06-18"
 """In this revision wrong arguments are an error of the protocol; later ones let the model read it."""
 
@@ -27,11 +29,14 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 RESOURCE_NOT_FOUND: Final = -32002
 TOO_MANY: Final = -32000
+MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_REVISION: Final = -32022
 
 _META: Final = "io.modelcontextprotocol/"
 REVISION_KEY: Final = f"{_META}protocolVersion"
 CAPABILITIES_KEY: Final = f"{_META}clientCapabilities"
+TASKS: Final = f"{_META}tasks"
+"""The extension for tasks."""
 SERVER: Final[Mapping[str, Json]] = {"name": "plait", "title": "Plait", "version": __version__}
 
 Id: TypeAlias = "str | int"
@@ -69,6 +74,23 @@ class Request:
         meta = self.params.get("_meta")
         token = meta.get("progressToken") if isinstance(meta, Mapping) else None
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Does the client show forms to its user?"""
+        can = self.capabilities.get("elicitation")
+        return isinstance(can, Mapping) and (not can or "form" in can)
+
+    @property
+    def offers_tasks(self) -> bool:
+        """May a call of the newest revision be answered with a task?"""
+        extensions = self.capabilities.get("extensions")
+        return self.is_stateless and isinstance(extensions, Mapping) and TASKS in extensions
+
+    @property
+    def asks_for_task(self) -> bool:
+        """Is it a call of revision 2025-11-25 that has to become a task?"""
+        return self.revision == WITH_TASKS and self.params.get("task") is not None
 
     def text(self, name: str) -> str:
         """A parameter that must be text."""
@@ -177,6 +199,11 @@ def make_error(id: Id | None, error: ProtocolError) -> Message:
     if error.data is not None:
         body["data"] = error.data
     return {"jsonrpc": "2.0", "id": id, "error": body}
+
+
+def make_question(id: str, method: str, params: Mapping[str, Json]) -> Message:
+    """A request to a client."""
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": dict(params)}
 
 
 def make_notification(method: str, params: Mapping[str, Json]) -> Message:

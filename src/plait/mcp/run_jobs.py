@@ -1,7 +1,7 @@
 """Runs that this server works on, and answers about any run of the project from its journal.
 
 A run id is the handle that a client gets.  The journal alone says how a run stands, so a server that
-starts later answers the same.  `wait` resumes a run that ended with its server; recorded steps are
+starts later answers the same.  A run that ended with its server can be resumed; recorded steps are
 replayed, never repeated.
 """
 
@@ -66,14 +66,18 @@ class Job:
             for listen in self._listeners:
                 listen(self._progress)
 
+    def listen(self, on_progress: OnProgress) -> None:
+        """Until the run is over, `on_progress` gets its state after each event."""
+        with self._changed:
+            self._listeners.append(on_progress)
+
     @contextmanager
     def listening(self, on_progress: OnProgress | None) -> Iterator[None]:
         """Inside this, `on_progress` gets the state of the run after each event."""
         if on_progress is None:
             yield
             return
-        with self._changed:
-            self._listeners.append(on_progress)
+        self.listen(on_progress)
         try:
             yield
         finally:
@@ -106,15 +110,27 @@ class RunState:
     """A run as its journal has it."""
 
     run: str
-    flow: str
     status: str
-    value: Json
-    failure: Failure | None
-    counts: Mapping[str, Json]
-    done: int
-    total: int
+    progress: Progress
     questions: Sequence[str]
     """Steps that may run at most once and whose end is not known."""
+
+    @property
+    def flow(self) -> str:
+        return self.progress.flow
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.progress.failure
+
+    @property
+    def counts(self) -> Mapping[str, Json]:
+        return self.progress.facts
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Did somebody stop it?"""
+        return self.status == "interrupted" and not self.is_left
 
     @property
     def is_left(self) -> bool:
@@ -124,14 +140,21 @@ class RunState:
         return self.failure is None or self.failure.message == SERVER_LEFT
 
     @property
+    def goes_on(self) -> bool:
+        """Does it go on when a client waits for it, maybe after an answer?"""
+        return self.is_left or (self.status == "failed" and bool(self.questions))
+
+    @property
     def has_failed(self) -> bool:
         return self.status in ("failed", "interrupted") or bool(self.counts.get("failed"))
 
     @property
     def output(self) -> Json:
-        return self.value.get("output") if isinstance(self.value, dict) else self.value
+        value = self.progress.value
+        return value.get("output") if isinstance(value, dict) else value
 
     def record(self) -> dict[str, Json]:
+        done, total = count_ends(self.progress)
         return {
             "run": self.run,
             "flow": self.flow,
@@ -139,7 +162,7 @@ class RunState:
             "output": self.output,
             "failure": self.failure and self.failure.record(),
             "counts": dict(self.counts),
-            "progress": {"done": self.done, "total": self.total},
+            "progress": {"done": done, "total": total},
             **({"questions": list(self.questions)} if self.questions else {}),
         }
 
@@ -148,7 +171,7 @@ class RunState:
         named = f"run {self.run} of {self.flow}"
         match self.status:
             case "running":
-                yield f"{named} is still running: {self.done} of {self.total} steps or items ended"
+                yield f"{named} is still running: {progress_text(self.progress)} ended"
                 yield f'call plait_run_wait with {{"run": "{self.run}"}} to wait for its end'
                 return
             case "done":
@@ -163,6 +186,27 @@ class RunState:
         for path in self.questions:
             yield f"it is not known whether step '{path}' was done: name it in 'repeat' or in 'done'"
         yield f'call plait_run_resume with {{"run": "{self.run}"}} to continue it'
+
+
+def count_ends(progress: Progress) -> tuple[int, int]:
+    """How many steps and items have ended, and how many there are so far."""
+    items, steps = progress.items or (0, 0), progress.steps
+    return items[0] + steps[0], items[1] + steps[1]
+
+
+def progress_text(progress: Progress) -> str:
+    done, total = count_ends(progress)
+    return f"{done} of {total} steps or items"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWords:
+    """What a client says when it resumes a run."""
+
+    repeat: Sequence[str] = ()
+    done: Sequence[str] = ()
+    accept_changes: bool = False
+    inputs: Mapping[str, Json] | None = None
 
 
 class RunJobs:
@@ -189,29 +233,24 @@ class RunJobs:
             work = partial(flows.run_flow, named, options, project=project)
         return self._begin(work)
 
-    def resume(
-        self,
-        run: str,
-        *,
-        repeat: Sequence[str] = (),
-        done: Sequence[str] = (),
-        inputs: Mapping[str, Json] | None = None,
-    ) -> Job:
+    def resume(self, run: str, words: ResumeWords | None = None, *, stop: str = "") -> Job:
+        """Continue a run; `stop`: only to record that it is stopped, and why."""
         from plait.app import runs as flows
 
+        words = words or ResumeWords()
         with self._resuming:  # two clients that wait for one run resume it once
             if (job := self.job(run)) is not None:
                 return job
-            return self._begin(
-                partial(
-                    flows.resume_flow,
-                    run,
-                    project=self._catalog.project,
-                    repeat=repeat,
-                    done=done,
-                    inputs=inputs,
-                )
+            work = partial(
+                flows.resume_flow,
+                run,
+                project=self._catalog.project,
+                accept_changes=words.accept_changes,
+                repeat=words.repeat,
+                done=words.done,
+                inputs=words.inputs,
             )
+            return self._begin(work, stop)
 
     def job(self, run: str) -> Job | None:
         with self._lock:
@@ -220,35 +259,37 @@ class RunJobs:
     def wait(
         self, run: str, seconds: float, stop: StopSignal, on_progress: OnProgress | None = None
     ) -> RunState:
-        """How a run stands when it is over, or after the time; one that was left is resumed."""
+        """How a run stands when it is over, or after the time."""
         until = time.monotonic() + seconds
-        state = self.state(run)
-        job = self.job(state.run)
-        if job is None and state.is_left and not state.questions:
-            job = self.resume(state.run)
+        job = self.job(run)
         if job is not None:
             with job.listening(on_progress):
                 job.wait(until - time.monotonic(), stop)
             return self.state(run)
+        state = self.state(run)  # another process may work on it
         while state.status == "running" and time.monotonic() < until and not stop.is_set():
+            if on_progress is not None:
+                on_progress(state.progress)
             stop.wait(min(_LOOK_SECONDS, max(until - time.monotonic(), 0)))
             state = self.state(run)
         return state
 
     def cancel(self, run: str) -> RunState:
-        """Stop a run that this server works on, with its processes."""
+        """Stop a run with its processes; one that was left is not resumed any more."""
         state = self.state(run)
         job = self.job(state.run)
-        if job is not None:
-            job.stop.ask(CANCELLED)
-            job.wait(60.0, StopSignal())
-            return self.state(run)
-        if state.status == "running":
+        if job is None and state.status == "running":
             raise InputError(
                 f"run {state.run} is running in another process",
                 fix="stop it there",
                 code="other-process",
             )
+        if job is None and state.is_left:
+            job = self.resume(state.run, stop=CANCELLED)
+        if job is not None:
+            job.stop.ask(CANCELLED)
+            job.wait(60.0, StopSignal())
+            return self.state(state.run)
         return state
 
     def state(self, run: str) -> RunState:
@@ -259,22 +300,10 @@ class RunJobs:
         with self.opened(run) as (runs, opened):
             is_running = partial(runs.is_running, opened.id)
             report = read_report(opened.id, opened.journal, is_running=is_running, short=True)
-            progress = report.progress
-            items, steps = progress.items or (0, 0), progress.steps
             questions: list[str] = []
             if report.status in ("interrupted", "failed"):
                 questions = find_questions(opened)
-            return RunState(
-                opened.id,
-                progress.flow,
-                report.status,
-                progress.value,
-                progress.failure,
-                progress.facts,
-                items[0] + steps[0],
-                items[1] + steps[1],
-                questions,
-            )
+            return RunState(opened.id, report.status, report.progress, questions)
 
     @contextmanager
     def opened(self, run: str) -> Iterator[tuple[Runs, OpenRun]]:
@@ -301,8 +330,10 @@ class RunJobs:
         for job in jobs:
             job.wait(until - time.monotonic(), StopSignal())
 
-    def _begin(self, work: StartRun) -> Job:
+    def _begin(self, work: StartRun, stop: str = "") -> Job:
         job = Job()
+        if stop:
+            job.stop.ask(stop)
         with self._lock:
             self._starting.add(job)
         Thread(target=self._perform, args=(job, work), name="plait-mcp-run", daemon=True).start()

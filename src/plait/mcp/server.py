@@ -1,20 +1,23 @@
-"""The server: reads requests, performs each in a thread, answers, and lets clients cancel.
+"""The server: takes messages, performs each request in a thread, answers, and lets clients cancel.
 
-When the client leaves, runs are stopped so that they can be resumed, and tools end with their
-processes.
+It does not know how messages travel: `receive` takes one, and an `Outgoing` sends one.  When the
+client leaves, runs are stopped so that they can be resumed, and tools end with their processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from threading import Lock, Thread
+from functools import partial
+from itertools import count
+from threading import Event, Lock, Thread
+from time import monotonic
 
 from plait.core.errors import PlaitError
-from plait.core.hints import Final
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.values import Json
 from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Interrupted
-from plait.mcp.calls import Calls
+from plait.mcp.calls import MOST_WAIT, Calls
 from plait.mcp.catalog import Catalog
 from plait.mcp.protocol import (
     HANDSHAKES,
@@ -24,27 +27,43 @@ from plait.mcp.protocol import (
     METHOD_NOT_FOUND,
     SERVER,
     STATELESS,
+    TASKS,
     TOO_MANY,
+    WITH_TASKS,
     Id,
     Message,
     ProtocolError,
     Request,
     make_error,
     make_notification,
+    make_question,
     make_request,
     make_response,
     message_id,
     parse_message,
 )
-from plait.mcp.run_jobs import CANCELLED, SERVER_LEFT, OnProgress, RunJobs
-from plait.mcp.stdio import Outbox, read_lines
+from plait.mcp.questions import Answers, InputRequired, LiveAnswers, SentAnswers
+from plait.mcp.results import about_task
+from plait.mcp.run_jobs import (
+    CANCELLED,
+    SERVER_LEFT,
+    OnProgress,
+    RunJobs,
+    count_ends,
+    progress_text,
+)
 from plait.views.progress import Progress
+
+if TYPE_CHECKING:
+    from plait.mcp.tasks import Tasks
 
 ANSWER_WITHIN: Final = 25.0
 """Seconds: less than the minute that many clients wait for a tool."""
 MOST_CALLS: Final = 64
 """Requests that are performed at the same time."""
 LEAVE_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.2
+"""Between two looks whether a request that waits for its user was cancelled."""
 _CACHEABLE: Final = frozenset(
     {
         "server/discover",
@@ -59,20 +78,32 @@ _CACHEABLE: Final = frozenset(
 Method = Callable[[Request, StopSignal], Mapping[str, Json]]
 
 
+class Outgoing(Protocol):
+    """Takes messages to a client.  It never blocks."""
+
+    def send(self, message: Message, *, may_miss: bool = False, about: Id | None = None) -> None:
+        """`about`: the request of the client that the message answers or belongs to."""
+        ...
+
+    def close(self, seconds: float) -> None: ...
+
+
 class Server:
-    """Serves one client."""
+    """Serves one client.  Several may share one `runs`; who has made it ends it."""
 
     def __init__(
         self,
         catalog: Catalog,
-        outbox: Outbox,
+        outbox: Outgoing,
         *,
         answer_within: float = ANSWER_WITHIN,
         report_bug: Callable[[Exception], object],
+        runs: RunJobs | None = None,
     ) -> None:
         self._outbox = outbox
         self._report_bug = report_bug
-        self._runs = RunJobs(catalog, report_bug)
+        self._runs = runs or RunJobs(catalog, report_bug)
+        self._owns_runs = runs is None
         self._calls = Calls(catalog, self._runs, answer_within)
         self._catalog = catalog
         self._session: str | None = None
@@ -81,6 +112,10 @@ class Server:
         self._stops: dict[Id, StopSignal] = {}
         """By id: requests that are being performed."""
         self._threads: set[Thread] = set()
+        self._asked: dict[str, _Asked] = {}
+        """By id: what the client was asked and has not answered."""
+        self._numbers = count(1)
+        self._task_methods: Tasks | None = None
         self._lock = Lock()
         self._methods: dict[str, Method] = {
             "server/discover": self._discover,
@@ -92,15 +127,15 @@ class Server:
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
+            "tasks/get": self._perform_task_method,
+            "tasks/result": self._perform_task_method,
+            "tasks/list": self._perform_task_method,
+            "tasks/update": self._perform_task_method,
+            "tasks/cancel": self._perform_task_method,
         }
 
-    def serve(self, descriptor: int) -> None:
-        """Until the client closes its side."""
-        for line in read_lines(descriptor):
-            self.receive(line)
-
     def receive(self, line: bytes | ProtocolError) -> None:
-        """Take one line of the client."""
+        """Take one message of the client."""
         if isinstance(line, ProtocolError):
             self._outbox.send(make_error(None, line))
             return
@@ -110,14 +145,16 @@ class Server:
             self._outbox.send(make_error(None, error))
             return
         if "method" not in message and ("result" in message or "error" in message):
-            return  # an answer to nothing that this server has asked
+            self._take_answer(message)
+            return
         if "method" in message and "id" not in message:
             self._notice(message)
             return
         try:
             self._begin(make_request(message, self._session, self._client))
         except ProtocolError as error:
-            self._outbox.send(make_error(message_id(message), error))
+            id = message_id(message)
+            self._outbox.send(make_error(id, error), about=id)
 
     def end(self) -> None:
         """Stop everything that runs, and write the last answers."""
@@ -125,7 +162,8 @@ class Server:
             stops, threads = list(self._stops.values()), list(self._threads)
         for stop in stops:
             stop.ask(SERVER_LEFT)
-        self._runs.end(LEAVE_SECONDS)
+        if self._owns_runs:
+            self._runs.end(LEAVE_SECONDS)
         for thread in threads:
             thread.join(1.0)
         self._outbox.close(1.0)
@@ -163,12 +201,14 @@ class Server:
                 self._stops.pop(request.id, None)
                 self._threads.discard(current_thread())
         if stop.why != CANCELLED:  # nobody waits for the answer of a cancelled request
-            self._outbox.send(answer)
+            self._outbox.send(answer, about=request.id)
 
     def _answer(self, request: Request, method: Method, stop: StopSignal) -> Message:
         try:
             result = method(request, stop)
             return make_response(request, result, is_cacheable=request.method in _CACHEABLE)
+        except InputRequired as required:
+            return make_response(request, required.result(), is_cacheable=False)
         except ProtocolError as error:
             return make_error(request.id, error)
         except PlaitError as error:
@@ -196,18 +236,24 @@ class Server:
             raise ProtocolError(METHOD_NOT_FOUND, f"revision {STATELESS} has no initialize")
         self._session = request.revision
         self._client = request.mapping("capabilities")
-        result = {"protocolVersion": request.revision, "serverInfo": dict(SERVER), **self._about()}
-        self._outbox.send(make_response(request, result, is_cacheable=False))
+        about = self._about(request)
+        result = {"protocolVersion": request.revision, "serverInfo": dict(SERVER), **about}
+        self._outbox.send(make_response(request, result, is_cacheable=False), about=request.id)
 
     def _discover(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
         if not request.is_stateless:
             what = f"server/discover belongs to revision {STATELESS}"
             raise ProtocolError(METHOD_NOT_FOUND, what)
-        return {"supportedVersions": [STATELESS, *HANDSHAKES], **self._about()}
+        return {"supportedVersions": [STATELESS, *HANDSHAKES], **self._about(request)}
 
-    def _about(self) -> dict[str, Json]:
+    def _about(self, request: Request) -> dict[str, Json]:
+        can: dict[str, Json] = {"tools": {}, "prompts": {}, "resources": {}}
+        if request.is_stateless:
+            can["extensions"] = {TASKS: {}}
+        elif request.revision == WITH_TASKS:
+            can["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return {
-            "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+            "capabilities": can,
             "instructions": f"Tools and flows of the project {self._catalog.project}. A flow that takes "
             "long returns a run id: call plait_run_wait with it. Runs are recorded; one that was "
             "interrupted continues where it stopped.",
@@ -215,11 +261,37 @@ class Server:
 
     def _list_tools(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
         _require_first_page(request)
-        return {"tools": self._calls.tools()}
+        return {"tools": self._calls.tools(request.revision)}
 
     def _call_tool(self, request: Request, stop: StopSignal) -> Mapping[str, Json]:
-        result: Mapping[str, Json] = self._calls.call(request, stop, self._progress_sender(request))
-        return result
+        answers = self._answers(request, stop)
+        return self._calls.call(request, stop, self._progress_sender(request), answers)
+
+    def _perform_task_method(self, request: Request, stop: StopSignal) -> Mapping[str, Json]:
+        from plait.mcp.tasks import require_task_method
+
+        require_task_method(request)
+        tasks = self._tasks()
+        match request.method:
+            case "tasks/get":
+                return tasks.get(request)
+            case "tasks/update":
+                return tasks.update(request)
+            case "tasks/cancel":
+                return tasks.cancel(request)
+            case "tasks/list":
+                _require_first_page(request)
+                return tasks.list(request)
+        answers = self._answers(request, stop, request.text("taskId"))
+        return tasks.result(request, stop, self._progress_sender(request), answers)
+
+    def _tasks(self) -> Tasks:
+        from plait.mcp.tasks import Tasks
+
+        with self._lock:
+            if self._task_methods is None:
+                self._task_methods = Tasks(self._catalog, self._runs, self._calls)
+            return self._task_methods
 
     def _list_prompts(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
         from plait.mcp.prompts import list_prompts
@@ -258,18 +330,61 @@ class Server:
 
         def send(progress: Progress) -> None:
             nonlocal sent
-            items, steps = progress.items or (0, 0), progress.steps
-            done, total = items[0] + steps[0], items[1] + steps[1]
+            done, total = count_ends(progress)
             if done <= sent:
                 return  # the protocol wants a number that grows
             sent = done
-            shown = f"{done} of {total} steps or items of {progress.flow}"
+            shown = f"{progress_text(progress)} of {progress.flow}"
             params: dict[str, Json] = {"progressToken": token, "progress": done, "message": shown}
             if total:
                 params["total"] = total
-            self._outbox.send(make_notification("notifications/progress", params), may_miss=True)
+            message = make_notification("notifications/progress", params)
+            self._outbox.send(message, may_miss=True, about=request.id)
 
         return send
+
+    # ── questions to the client ──────────────────────────────────────────
+
+    def _answers(self, request: Request, stop: StopSignal, task: str = "") -> Answers | None:
+        """The user of the client; None: the client does not ask its user."""
+        if not request.can_be_asked:
+            return None
+        if request.is_stateless:
+            return SentAnswers.of(request)
+        return LiveAnswers(partial(self._ask_client, request, stop, task))
+
+    def _ask_client(
+        self, request: Request, stop: StopSignal, task: str, params: Mapping[str, Json]
+    ) -> Json:
+        """The response of the client's user; None: there is none."""
+        id = f"plait-{next(self._numbers)}"
+        asked = self._asked[id] = _Asked()
+        if task:
+            params = {**params, "_meta": about_task(task)}
+        self._outbox.send(make_question(id, "elicitation/create", params), about=request.id)
+        until = monotonic() + MOST_WAIT
+        while not asked.is_answered.wait(_LOOK_SECONDS):
+            if stop.is_set() or monotonic() > until:
+                gone = {"requestId": id, "reason": "the request that asks has ended"}
+                message = make_notification("notifications/cancelled", gone)
+                self._outbox.send(message, about=request.id)
+                break
+        self._asked.pop(id, None)
+        return asked.response
+
+    def _take_answer(self, message: Message) -> None:
+        asked = self._asked.get(str(message.get("id")))
+        if asked is not None:  # else it answers nothing that this server has asked
+            asked.response = message.get("result")
+            asked.is_answered.set()
+
+
+class _Asked:
+    """A question to the client, and its response."""
+
+    def __init__(self) -> None:
+        self.is_answered = Event()
+        self.response: Json = None
 
 
 def _require_first_page(request: Request) -> None:

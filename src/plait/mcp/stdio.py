@@ -16,7 +16,7 @@ from threading import Condition, Thread
 
 from plait.core.hints import Final
 from plait.core.values import Json
-from plait.mcp.protocol import INVALID_REQUEST, ProtocolError
+from plait.mcp.protocol import INVALID_REQUEST, Id, ProtocolError
 
 MAX_MESSAGE: Final = 16 << 20
 """Bytes of one message of a client."""
@@ -77,7 +77,13 @@ class Outbox:
         self._thread = Thread(target=self._serve, name="plait-mcp-outbox", daemon=True)
         self._thread.start()
 
-    def send(self, message: Mapping[str, Json], *, may_miss: bool = False) -> None:
+    def send(
+        self,
+        message: Mapping[str, Json],
+        *,
+        may_miss: bool = False,
+        about: Id | None = None,  # noqa: ARG002 - all messages go through one stream
+    ) -> None:
         with self._changed:
             if may_miss and len(self._waiting) >= MOST_WAITING:
                 return

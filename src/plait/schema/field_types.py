@@ -257,3 +257,5 @@ class RecordType:
     at_odds: tuple[Conflict, ...] = ()
     marks: tuple[str, ...] = ()
     """In a union, a map is of this form if a list stands under one of these keys."""
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """Words that other systems use, and the field that is meant: `run`, `shell`."""

@@ -157,6 +157,13 @@ FORMS: Final = (
         ),
         apart=(("steps", "setup"), ("steps", "map"), ("steps", "reduce")),
         at_odds=AT_ODDS,
+        elsewhere=(
+            *((word, "parameters") for word in ("args", "params")),
+            ("environment", "env"),
+            ("variables", "vars"),
+            ("tasks", "steps"),
+            ("title", "name"),
+        ),
     ),
     RecordType(
         "phase",

@@ -137,6 +137,10 @@ FORMS: Final = (
             ),
         ),
         at_odds=AT_ODDS,
+        elsewhere=tuple(
+            (word, "input")
+            for word in ("items", "over", "in", "for", "each", "files", "glob", "list")
+        ),
     ),
     RecordType(
         "isolation",

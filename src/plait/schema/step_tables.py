@@ -239,6 +239,15 @@ FORMS: Final = (
         ),
         one_of=ACTION_FIELDS,
         alone=("validate",),
+        elsewhere=(
+            *((word, "shell") for word in ("run", "script", "cmd", "sh", "bash", "exec")),
+            *((word, "foreach") for word in ("loop", "with_items")),
+            ("uses", "tool"),
+            ("action", "tool"),
+            ("if", "when"),
+            ("register", "capture_output"),
+            ("ignore_errors", "continue_on_error"),
+        ),
     ),
     RecordType(
         "metadata",

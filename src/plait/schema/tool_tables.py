@@ -1,6 +1,6 @@
 """The tables of a tool's header.
 
-The names, their order, defaults and choices are those of the records that `plait.tools.items` parses a
+The names, their order, defaults and choices are those of the records that `plait.tools.tool_file` parses a
 header into.  Here is only what a person wants to know about them.
 """
 
@@ -28,7 +28,7 @@ from plait.schema.field_types import (
     RecordType,
     TemplateText,
 )
-from plait.tools.items import (
+from plait.tools.tool_file import (
     ANCHOR_MODES,
     ANCHOR_ROOTS,
     CONFIG_MODES,

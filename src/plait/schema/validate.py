@@ -216,7 +216,11 @@ def _decision(node: Node, kind: ShellText) -> str | None:
 def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
     table = fields_by_spelling(form.name)
     yield from check_keys(
-        node, table, kind=form.title, elsewhere=lambda name: _further_in(name, node, form)
+        node,
+        table,
+        kind=form.title,
+        elsewhere=lambda name: _further_in(name, node, form),
+        meant=dict(form.elsewhere),
     )
     seen: dict[str, str] = {}
     for key, value in node.entries:
@@ -365,8 +369,11 @@ def _nothing_to_do(node: Mapping, form: RecordType, thing: str) -> Problem:
 def _misspelt(node: Mapping, form: RecordType) -> bool:
     """Is a key, which was reported as unknown, a misspelt form of the missing one?"""
     keys = [str(key.value) for key, _ in node.entries]
+    meant = dict(form.elsewhere)
     return any(
-        key not in fields_by_spelling(form.name) and closest_name(key, form.one_of) for key in keys
+        key not in fields_by_spelling(form.name)
+        and (meant.get(key) in form.one_of or closest_name(key, form.one_of))
+        for key in keys
     )
 
 

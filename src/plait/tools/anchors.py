@@ -20,8 +20,8 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.tools.chain import Chain
 from plait.tools.environment import EnvValue, author_template
-from plait.tools.items import Anchor, ToolFile, VerifyDeps
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Anchor, ToolFile, VerifyDeps
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from plait.core.digests import sha256_hex
 from plait.core.errors import InputError, LimitError, closest_name
 from plait.core.hints import Final, Protocol, TypeAlias
 from plait.core.records import dataclass, field
-from plait.tools.items import ToolFile
 from plait.tools.spaces import Space, Spaces, ToolLocation, current_id, normalize_id
+from plait.tools.tool_file import ToolFile
 
 MAX_CHAIN_DEPTH: Final = 10
 MAX_REMEMBERED: Final = 1000

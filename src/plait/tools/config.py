@@ -25,8 +25,8 @@ from plait.template.program import Budget
 from plait.template.sinks import is_unresolved, render_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
-from plait.tools.items import ConfigResolve, Header, ToolFile
 from plait.tools.spaces import Space, Spaces
+from plait.tools.tool_file import ConfigResolve, Header, ToolFile
 
 EXECUTION_KEYS: Final = frozenset(
     {

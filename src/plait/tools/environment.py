@@ -22,7 +22,7 @@ from plait.template.sinks import is_unresolved
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
 from plait.tools.interpreters import SearchPaths, locate
-from plait.tools.items import EnvConfig
+from plait.tools.tool_file import EnvConfig
 
 FIXED: Final = (
     "PATH",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from plait.core.errors import InputError
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
-from plait.tools.items import Interpreter
+from plait.tools.tool_file import Interpreter
 
 Ask = Callable[[Sequence[str]], str | None]
 """Runs a command and gives its first line of output; comes from outside, this layer starts nothing.

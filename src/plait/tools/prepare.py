@@ -65,10 +65,10 @@ from plait.tools.invocation import (
     ProcessCall,
     Verified,
 )
-from plait.tools.items import ToolFile, VerifyDeps
 from plait.tools.rules import Pair, validate
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces, normalize_id
+from plait.tools.tool_file import ToolFile, VerifyDeps
 from plait.tools.trust import manifest_reader
 from plait.tools.trust.decisions import Trust, TrustDecision
 from plait.tools.trust.signatures import has_comment_syntax

@@ -14,7 +14,7 @@ from plait.core.errors import InputError, Problem
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.tools.chain import Chain
-from plait.tools.items import Constraint, ToolFile
+from plait.tools.tool_file import Constraint, ToolFile
 
 
 @dataclass(frozen=True, slots=True)

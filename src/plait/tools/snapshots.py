@@ -25,7 +25,7 @@ from plait.core.hints import Final
 from plait.core.os_errors import raise_machine_limit
 from plait.core.records import dataclass
 from plait.tools.anchors import ActiveAnchor
-from plait.tools.items import ToolFile
+from plait.tools.tool_file import ToolFile
 
 INSTALLED: Final = "node_modules"
 """Installed packages are too many to copy: a link leads to them, as a PATH leads to programs."""

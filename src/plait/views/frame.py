@@ -25,6 +25,8 @@ PANE: Final = 5
 """Lines of the output of a running step that are shown below it."""
 MOST_ROWS: Final = 10
 """Rows of an agent, a graph or an ensemble that are shown."""
+ROOM_FOR_BOTH: Final = 70
+"""Columns beside the name of an item: with fewer, its output takes the place of its command."""
 BAR: Final = ("█", "░")
 ASCII_BAR: Final = ("#", ".")
 
@@ -103,6 +105,9 @@ class _Drawing:
             printed = printed_lines(step, 1) if is_map or not pane else []
             middle = Text(f"   {words}", "dim")
             if printed:  # what it prints says more than its command
+                is_narrow = self.width - INDENT - column < ROOM_FOR_BOTH
+                if is_narrow and all(one.attempt == 1 for one in _active_steps(step)):
+                    middle = Text("", "dim")
                 middle.truncate(max(self.width // 4, 12), overflow="ellipsis")
                 middle.append(f"   {self._bar_sign} {printed[-1]}", "dim")
             left.append_text(middle)

@@ -88,17 +88,20 @@ def read_report(
     is_running: Callable[[], bool],
     short: bool,
     whole: bool | None = None,
+    watch: Callable[[EventRecord], object] | None = None,
 ) -> Report:
     """Read the journal of a run.
 
     `short`: read no more failures than fit on a screen.  `whole`: read every event; None: leave
-    the items that succeeded out if the journal is long.
+    the items that succeeded out if the journal is long.  `watch` gets each event that is read.
     """
     outline = _Outline(journal, whole=whole, short=short)
     progress, attempts = Progress(), AttemptCounts()
     for record in outline.events():
         progress.add(record)
         attempts.add(record.event)
+        if watch is not None:
+            watch(record)
     outline.complete(progress)
     status = progress.status
     if progress.ended is None:  # it runs now, or its process died

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.core.hints import TextIO
 from plait.engine.events import EventRecord
 from plait.views.format import write_lines
-from plait.views.stream import OutputStream
+from plait.views.output_stream import OutputStream
 from plait.views.text import PlainView
 
 

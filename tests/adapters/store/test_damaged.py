@@ -43,6 +43,7 @@ COMMANDS = (
     ["logs", "RUN"],
     ["logs", "RUN", "c", "--json"],
     ["graph", "--run", "RUN"],
+    ["export", "otel", "RUN"],
     ["worktrees"],
     ["resume", "RUN", "--dry-run"],
     ["retry", "RUN", "--failed"],

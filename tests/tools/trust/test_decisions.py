@@ -19,8 +19,8 @@ from plait.core.digests import sha256_hex
 from plait.core.errors import DocumentError, InputError, PlaitError, TrustError
 from plait.core.safe_files import read_below
 from plait.core.values import Secret
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space, SpaceName
+from plait.tools.tool_file import Header, ToolFile
 from plait.tools.trust import decisions as trust
 from plait.tools.trust import manifest
 from plait.tools.trust import signatures as signing

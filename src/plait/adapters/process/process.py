@@ -182,7 +182,7 @@ def run_shell(
 
 def _cancel_around() -> Cancel | None:
     """What cancels the tool that is a function, and calls us."""
-    from plait.adapters.process.cancelling import current_cancel
+    from plait.adapters.process.thread_cancel import current_cancel
 
     return current_cancel()
 

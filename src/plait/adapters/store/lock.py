@@ -62,6 +62,20 @@ def is_held(path: str) -> bool:
         os.close(handle)
 
 
+def read_holder(path: str) -> int | None:
+    """The process of the engine that holds this lock now; None if none does."""
+    if not is_held(path):
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            pid = json.loads(os.pread(handle, 1000, 0))["pid"]
+        finally:
+            os.close(handle)
+        return pid if type(pid) is int and pid > 1 else None
+    return None
+
+
 def _lock(handle: int) -> bool:
     """Take the exclusive lock; False if another engine has it."""
     for _ in range(_ATTEMPTS):

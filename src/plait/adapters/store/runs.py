@@ -31,7 +31,7 @@ from plait.adapters.store.index import (
     run_names,
 )
 from plait.adapters.store.journal import SqliteJournal
-from plait.adapters.store.lock import RunLock, is_held
+from plait.adapters.store.lock import RunLock, is_held, read_holder
 from plait.adapters.store.open_run import (
     ENDED,
     OpenRun,
@@ -58,6 +58,8 @@ from plait.core.private_files import sync_folder
 from plait.core.values import Json
 
 LAST: Final = "last"
+UNFINISHED: Final = ("interrupted", "failed", "unreadable")
+"""A running one is left to the process that works on it."""
 _LETTERS: Final = "abcdefghjkmnpqrstvwxyz"
 _CHARACTERS: Final = "0123456789" + _LETTERS
 """Without those that look like others."""
@@ -246,6 +248,22 @@ class Runs:
             raise self._unknown_run(prefix)
         return named[0]
 
+    def find_unfinished(self) -> str | None:
+        """The newest run of this user that has not finished; None: all have.
+
+        If no run is that of this user, it is the newest one, which `open_own` refuses.
+        """
+        entries = self.query_index(lambda index: index.newest(None))
+        has_own = False
+        for entry in entries:
+            summary = self.current_summary(entry)
+            if summary is None or summary.foreign:
+                continue
+            if summary.status in UNFINISHED:
+                return summary.id
+            has_own = True
+        return None if has_own else self.find()
+
     def list(self, most: int | None = None) -> Summaries:
         """The newest first, with unreadable ones, without those that are not complete."""
         found: Summaries = []
@@ -263,6 +281,18 @@ class Runs:
     def is_running(self, run: str) -> bool:
         """Whether an engine has the run open now."""
         return is_held(os.path.join(self.folder, run, "lock"))
+
+    def holder(self, run: str) -> int | None:
+        """The process that works on the run now; None if none does."""
+        return read_holder(os.path.join(self.folder, run, "lock"))
+
+    def newest(self, most: int) -> Iterator[tuple[str, RunSummary | None]]:
+        """The ids of the newest runs, with a summary unless the run is running now."""
+        for entry in self.query_index(lambda index: index.newest(most)):
+            if self.is_running(entry.id):
+                yield entry.id, None
+            elif (summary := self.current_summary(entry)) is not None:
+                yield entry.id, summary
 
     def running(self) -> set[str]:
         """The runs that engines have open now."""

@@ -28,8 +28,8 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.safe_files import read_below
 from plait.schema.provider_tables import PROVIDER_NAME
 from plait.template.sinks import render_text
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space, Spaces
+from plait.tools.tool_file import Header, ToolFile
 
 if TYPE_CHECKING:
     from plait.agents.providers.client import Open

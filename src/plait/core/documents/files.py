@@ -62,11 +62,23 @@ def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
+        if (problem := _not_text(data)) is not None:
+            what, fix = problem
+            raise DocumentError(what, name, fix, code="not-utf-8") from None
         before = len(data[: error.start].decode("utf-8"))
         where = Span(Source(name, data.decode("utf-8", "replace")), before, before + 1)
         what = f"byte {error.start:,} of this file is not UTF-8"
         fix = "save the file as UTF-8"
         raise DocumentError(what, where if drawn else str(where), fix, code="not-utf-8") from None
+
+
+def _not_text(data: bytes) -> tuple[str, str] | None:
+    """What bytes are that are not UTF-8, and what to do; None: text in an older encoding."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "this file is UTF-16, not UTF-8", "save the file as UTF-8"
+    if b"\0" in data:
+        return "this is a binary file, not text", "name a text file"
+    return None
 
 
 @contextmanager

@@ -161,10 +161,12 @@ def check_keys(
     *,
     kind: str,
     elsewhere: abc.Callable[[str], str | None] = lambda _: None,
+    meant: abc.Mapping[str, str] | None = None,
 ) -> list[Problem]:
     """A problem for every key that a `kind` does not have.
 
-    `elsewhere`: what to do with a key that is known in another place.
+    `elsewhere`: what to do with a key that is known in another place.  `meant`: words of other
+    systems, and the key that each stands for.
     """
     known = list(known)
     thing = with_article(kind)
@@ -174,7 +176,11 @@ def check_keys(
         if name not in known:
             # `retry` for `retry_config`: where one says more than a name has, its beginning is meant.
             begins = (one for one in known if name.startswith(f"{one}_"))
-            close = max(begins, key=len, default=None) or closest_name(name, known)
+            close = (
+                (meant or {}).get(name)
+                or max(begins, key=len, default=None)
+                or closest_name(name, known)
+            )
             fix = f"did you mean '{close}'?" if close else f"{thing} has: {format_names(known)}"
             # A name that another place has says more than one that is only alike.
             if close is None or mapping.get(close) is not None or name in PLACED:

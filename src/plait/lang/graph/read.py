@@ -46,8 +46,8 @@ from plait.schema import Fields, fingerprint_data, to_template
 from plait.schema.graph_tables import MAX_CONCURRENCY, MAX_STEPS
 from plait.template.template import Template
 from plait.tools.config import validate_params
-from plait.tools.items import Header, ToolFile
 from plait.tools.spaces import Space
+from plait.tools.tool_file import Header, ToolFile
 
 
 @dataclass(frozen=True, slots=True)

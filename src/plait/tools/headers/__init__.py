@@ -28,7 +28,8 @@ from plait.core.source import Source, Span
 from plait.core.values import Json
 from plait.tools.headers.entries import KEYS, MAX_ODD_NAMES, HeaderEntries, is_almost
 from plait.tools.headers.formats import NAMES, Format, find_format
-from plait.tools.items import (
+from plait.tools.spaces import FILE_TYPES, Space, ToolLocation
+from plait.tools.tool_file import (
     FLOWS,
     INFORMATIONAL,
     Entry,
@@ -36,7 +37,6 @@ from plait.tools.items import (
     ToolFile,
     parse_header,
 )
-from plait.tools.spaces import FILE_TYPES, Space, ToolLocation
 from plait.tools.trust.manifest_reader import manifest_header
 
 if TYPE_CHECKING:

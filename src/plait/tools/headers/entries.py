@@ -16,7 +16,7 @@ from plait.core.hints import Final
 from plait.core.records import field_names
 from plait.core.source import Source, Span
 from plait.core.values import Json
-from plait.tools.items import INFORMATIONAL, Entry, Header
+from plait.tools.tool_file import INFORMATIONAL, Entry, Header
 
 
 class RefusedLiteral(Exception):

@@ -55,34 +55,57 @@ class Spot:
 
 
 def render_svg(diagram: Diagram) -> str:
-    layout = laid_out(diagram)
-    nodes = {node.name: node for node in diagram.nodes}
-    spots, width, height = _place_nodes(diagram, layout, nodes)
-    back = sorted(layout.back)
-    # Edges back up are drawn at the right, each in one lane, beside their labels.
-    lanes = {at: width + 26 + 22 * lane for lane, at in enumerate(back)}
-    labels = max((len(_label(diagram.edges[at])) for at in back), default=0)
-    beside = 22 * len(back) + labels * SMALL + 30 if back else 0
-    whole = max(width + beside, len(diagram.title) * 9) + 2 * MARGIN
-    tall = HEAD + height + 2 * MARGIN
+    """A file with colours of its own."""
+    whole, tall = svg_size(diagram)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {tall:.0f}" '
         f'width="{whole:.0f}" height="{tall:.0f}" role="img" aria-label="{escape(diagram.title)}">',
         f"<style>{STYLE}</style>",
-        _MARKERS,
-        f'<rect class="page" width="{whole:.0f}" height="{tall:.0f}"/>',
-        f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(diagram.title)}</text>',
-        f'<g transform="translate({MARGIN},{HEAD + MARGIN})">',
-        *_edges(diagram, layout, spots, lanes),
-        *(
-            line
-            for node in diagram.nodes
-            for line in _node(node, spots[node.name], is_run=diagram.is_run)
-        ),
-        "</g>",
+        svg_body(diagram),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def svg_size(diagram: Diagram) -> tuple[float, float]:
+    """Width and height of the drawing."""
+    drawing = _Drawing(diagram)
+    return drawing.width, drawing.height
+
+
+def svg_body(diagram: Diagram) -> str:
+    """The drawing without the element around it; its colours are classes of `STYLE`."""
+    drawing = _Drawing(diagram)
+    parts = [
+        _MARKERS,
+        f'<rect class="page" width="{drawing.width:.0f}" height="{drawing.height:.0f}"/>',
+        f'<text class="title" x="{MARGIN}" y="{MARGIN}">{escape(diagram.title)}</text>',
+        f'<g transform="translate({MARGIN},{HEAD + MARGIN})">',
+        *_edges(diagram, drawing.layout, drawing.spots, drawing.lanes),
+        *(
+            line
+            for node in diagram.nodes
+            for line in _node(node, drawing.spots[node.name], is_run=diagram.is_run)
+        ),
+        "</g>",
+    ]
+    return "\n".join(parts)
+
+
+class _Drawing:
+    """Where the nodes of a diagram are, and how large it is."""
+
+    def __init__(self, diagram: Diagram) -> None:
+        self.layout = laid_out(diagram)
+        nodes = {node.name: node for node in diagram.nodes}
+        self.spots, width, height = _place_nodes(diagram, self.layout, nodes)
+        back = sorted(self.layout.back)
+        # Edges back up are drawn at the right, each in one lane, beside their labels.
+        self.lanes = {at: width + 26 + 22 * lane for lane, at in enumerate(back)}
+        labels = max((len(_label(diagram.edges[at])) for at in back), default=0)
+        beside = 22 * len(back) + labels * SMALL + 30 if back else 0
+        self.width = max(width + beside, len(diagram.title) * 9) + 2 * MARGIN
+        self.height = HEAD + height + 2 * MARGIN
 
 
 def _marker(name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from plait.core.errors import DocumentError
 from plait.core.source import Source, Span
-from plait.tools.items import (
+from plait.tools.tool_file import (
     INFORMATIONAL,
     Anchor,
     ConfigResolve,

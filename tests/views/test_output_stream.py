@@ -9,14 +9,18 @@ import pytest
 from plait.engine.events import (
     Event,
     EventRecord,
+    ItemsCounted,
+    RunStarted,
     StepFinished,
     StepOutput,
     StepRetrying,
     StepStarted,
 )
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
+from plait.views.frame import frame
 from plait.views.log import UnfinishedEntry, failed_entries, log_entries, unfinished_entries
-from plait.views.stream import OutputStream, follow
+from plait.views.output_stream import OutputStream, follow
+from plait.views.progress import replay_events
 
 STEP, ITEM, IN_ITEM = "setup/0", "map/item:a", "map/item:a/0"
 
@@ -170,3 +174,25 @@ def test_failures_that_were_repaired_do_not_count() -> None:
     last: dict[str, Outcome] = {"s/a": records[0].event.outcome, "s/b": Succeeded(None)}  # type: ignore[union-attr]
     found = failed_entries(log_entries(records, None), last.get)
     assert [entry.path for entry in found] == ["s/a"]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(60, False), (80, False), (200, True)])
+def test_in_a_narrow_terminal_the_output_of_an_item_takes_the_place_of_its_command(
+    width: int, shown: bool
+) -> None:
+    events: list[Event] = [
+        RunStarted("x", "f", "flow.yaml", "/", resumed=False, phases=(("map", 1),)),
+        StepStarted("map", "map", "map"),
+        ItemsCounted("map", 1),
+        StepStarted(ITEM, "item", "a.txt"),
+        start(IN_ITEM, "make all of it"),
+        StepOutput(IN_ITEM, "stdout", "compiled 12 of 40\n"),
+    ]
+    progress = replay_events(EventRecord(number, 1.0, event) for number, event in enumerate(events))
+    line = next(
+        one.plain
+        for one in frame(progress, now=2.0, width=width, height=20)
+        if "a.txt" in one.plain
+    )
+    assert "│ compiled 12 of 40" in line
+    assert ("shell  make all of it" in line, "shell" in line) == (shown, shown)

@@ -1,0 +1,67 @@
+"""Options of the commands that serve over HTTP, and what they print when they are ready."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from plait.core.hints import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plait.cli.arguments import Parser
+    from plait.httpd.listen import Listen
+    from plait.httpd.serve import HttpServer
+
+
+def add_serving(parser: Parser) -> None:
+    """Everything but the address."""
+    parser.add_argument(
+        "--name", metavar="HOST", action="append", help="a name by which clients reach the server"
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve over TLS: certificate (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="and its key")
+    parser.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="a password instead of a token of this start; also from PLAIT_PASSWORD",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen at an address of the network without TLS: others can read everything",
+    )
+
+
+def read_serving(options: argparse.Namespace, host: str, port: int) -> Listen:
+    """Where to listen; InputError names everything that is missing for that."""
+    from plait.httpd.listen import make_listen
+
+    return make_listen(
+        host,
+        port,
+        tls_certificate=options.tls_cert,
+        tls_key=options.tls_key,
+        insecure=options.insecure,
+        password_file=options.password_file,
+        names=options.name or (),
+    )
+
+
+def serve(server: HttpServer, announce: Callable[[], object], path: str = "/") -> None:
+    """Serve until Ctrl-C; `announce` prints when it is ready, Enter prints a new link."""
+
+    def ready() -> None:
+        announce()
+        if server.token is not None and sys.stdin is not None and sys.stdin.isatty():
+            from threading import Thread
+
+            Thread(target=_print_links, args=(server, path), daemon=True).start()
+
+    server.run(ready)
+
+
+def _print_links(server: HttpServer, path: str) -> None:
+    for _line in sys.stdin:
+        print(server.make_link(path), flush=True)

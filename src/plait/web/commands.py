@@ -1,0 +1,59 @@
+"""The buttons of a run: each is one `plait` command, and shows it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from plait.core.hints import Final
+from plait.core.records import dataclass
+from plait.views.run_watch import RunWatch
+
+ACTIONS: Final = ("stop", "resume", "retry")
+MOST_QUESTIONS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something that a person may do with a run."""
+
+    action: str
+    label: str
+    words: tuple[str, ...]
+    """The command, without `plait`."""
+    why: str = ""
+    questions: Sequence[str] = ()
+    """Paths of steps that may run at most once and whose end is not known."""
+
+    @property
+    def command(self) -> str:
+        return shlex.join(("plait", *self.words))
+
+
+def find_offers(
+    watch: RunWatch, project: str, *, can_act: bool, questions: Sequence[str] = ()
+) -> list[Offer]:
+    """What can be done with a run now."""
+    if not can_act:
+        return []
+    where = ("--project", project)
+    run, status = watch.run, watch.status
+    if status == "running":
+        return [Offer("stop", "Stop", ("stop", run, *where), "what is done stays recorded")]
+    found = []
+    failed = sum(part.group.failure_count for part in watch.progress.maps)
+    if status in ("interrupted", "failed"):
+        found.append(
+            Offer(
+                "resume",
+                "Resume",
+                ("resume", run, *where),
+                "recorded steps are not repeated",
+                questions[:MOST_QUESTIONS],
+            )
+        )
+    if failed:
+        items = "item" if failed == 1 else "items"
+        words = ("retry", run, "--failed", *where)
+        found.append(Offer("retry", f"Retry {failed} failed {items}", words))
+    return found

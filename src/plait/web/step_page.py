@@ -1,0 +1,454 @@
+"""Everything about one step: attempts, output, values, an agent's conversation, tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plait.core.hints import Final
+from plait.core.values import Json
+from plait.engine.outcome import Failed, Skipped, Succeeded
+from plait.engine.paths import is_at_or_below
+from plait.lang.analysis.explain import Explanation, PlaceholderRow
+from plait.views.format import describe_failure, first_line
+from plait.views.log import LogEntry
+from plait.views.run_tree import StepNode
+from plait.views.run_watch import LiveStep, RunWatch
+from plait.views.step_detail import Conversation, ModelTurnFacts, StepDetail, TaskFacts, ToolUse
+from plait.views.terminal import QUOTED
+from plait.web.addresses import Links, element_id
+from plait.web.ansi import shorten_output, to_markup
+from plait.web.html import Child, Markup, join, tag
+from plait.web.layout import (
+    cost_words,
+    facts_list,
+    moment,
+    note,
+    pill,
+    seconds,
+    section,
+    short_json,
+    state_sign,
+    title_text,
+    value_block,
+)
+
+LIVE_OUTPUT: Final = 64 * 1024
+"""Characters of a running step's output on a page."""
+MOST_CHILDREN: Final = 200
+
+
+def step_panel(
+    detail: StepDetail,
+    links: Links,
+    now: float,
+    *,
+    watch: RunWatch | None = None,
+    explanations: Sequence[Explanation] = (),
+    item: Json = None,
+    mark: str = "",
+) -> Markup:
+    """The panel of one step; `watch`: it may be running.
+
+    `mark`: begins the ids in it, if a page has several panels; such a page has no script.
+    """
+    node = detail.node
+    live = {} if watch is None else _live_steps(watch, detail.path)
+    return tag(
+        "div",
+        _head(detail, links, now, mark),
+        _failure(detail),
+        [_conversation(one, mark) for one in detail.conversations],
+        _tasks(detail.tasks, links, mark),
+        _outputs(detail, live, mark),
+        _values(explanations, item, mark),
+        _result(detail, mark),
+        _attempts(node, mark),
+        _children(node, links, now, mark),
+        class_="step",
+        id=f"{mark}step",
+    )
+
+
+def _live_steps(watch: RunWatch, path: str) -> dict[str, LiveStep]:
+    return {one: step for one, step in watch.live.items() if is_at_or_below(one, path)}
+
+
+def _head(detail: StepDetail, links: Links, now: float, mark: str) -> Markup:
+    node = detail.node
+    around = [
+        tag("li", tag("a", title_text(title, 40), href=links.page(step=path)))
+        for path, title in detail.above
+    ]
+    attempts = len(node.attempts)
+    used = node.used or {}
+    since = node.attempts[-1].began if node.state == "running" and node.attempts else None
+    return tag(
+        "div",
+        tag("nav", tag("ol", around), aria_label="Steps around this one", class_="crumbs")
+        if around
+        else None,
+        tag(
+            "div",
+            tag("h2", title_text(node.title, 300), id=f"{mark}step-title"),
+            pill(node.state),
+            class_="step-head",
+        ),
+        facts_list(
+            ("kind", node.kind),
+            ("time", seconds(node.time(now), since)),
+            ("started", moment(node.began) if node.began else None),
+            ("exit code", None if detail.exit_code is None else str(detail.exit_code)),
+            ("attempts", str(attempts) if attempts > 1 else None),
+            ("why", title_text(node.cause, 200) if node.cause else None),
+            ("used", ", ".join(f"{amount:g} {name}" for name, amount in used.items())),
+            ("files", _files(detail)),
+            ("path", tag("code", detail.path)),
+        ),
+    )
+
+
+def _files(detail: StepDetail) -> Child:
+    """The files that a step says it has written."""
+    value = detail.value
+    if not isinstance(value, Mapping):
+        return None
+    for name in ("files_changed", "files", "path"):
+        found = value.get(name)
+        if isinstance(found, str) and name == "path":
+            found = [found]
+        if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+            return tag(
+                "ul", [tag("li", tag("code", str(one))) for one in found[:50]], class_="plain"
+            )
+    return None
+
+
+def _failure(detail: StepDetail) -> Markup | None:
+    if isinstance(detail.outcome, Skipped):
+        return note(f"skipped: {first_line(detail.outcome.why)}")
+    if detail.failure is None:
+        return None
+    cause, lines = describe_failure(detail.failure)
+    return tag(
+        "div",
+        tag("strong", cause),
+        tag("pre", to_markup("\n".join(lines))) if lines else None,
+        class_="failure",
+        role="group",
+        aria_label="Why it failed",
+    )
+
+
+# ── output ───────────────────────────────────────────────────────────────
+
+
+def _outputs(detail: StepDetail, live: Mapping[str, LiveStep], mark: str) -> Markup | None:
+    blocks = [*_entry_blocks(detail.entries, detail.path), *_live_blocks(live, detail.path)]
+    if not blocks:
+        return None
+    find = None if mark else find_box("output")
+    text = tag("div", blocks, id=f"{mark}output-text")
+    return section("Output", find, text, id=f"{mark}output")
+
+
+def find_box(about: str) -> Markup:
+    """A box that searches the text below it."""
+    return tag(
+        "search",
+        tag("label", "Find", for_=f"{about}-find"),
+        tag(
+            "input",
+            type="search",
+            id=f"{about}-find",
+            data_find=f"{about}-text",
+            autocomplete="off",
+            spellcheck="false",
+        ),
+        tag("button", "↑", type="button", data_find_step="-1", aria_label="Previous match"),
+        tag("button", "↓", type="button", data_find_step="1", aria_label="Next match"),
+        tag("output", "", for_=f"{about}-find", class_="dim"),
+        class_="find",
+    )
+
+
+def _entry_blocks(entries: Sequence[LogEntry], path: str) -> Iterator[Markup]:
+    for entry in entries:
+        value = _printed_value(entry)
+        streams = _streams(value)
+        if not streams:
+            continue
+        head: list[Child] = []
+        if entry.path != path:
+            head.append(title_text(entry.title))
+        if entry.attempt > 1 or entry.is_repeated:
+            head.append(f" attempt {entry.attempt}")
+        state = "failed" if isinstance(entry.outcome, Failed) else "done"
+        yield _block(join(state_sign(state), head) if head else None, streams)
+
+
+def _printed_value(entry: LogEntry) -> Json:
+    match entry.outcome:
+        case Succeeded(value):
+            return value
+        case Failed(failure):
+            return failure.output
+    return None
+
+
+def _streams(value: Json) -> list[tuple[str, str]]:
+    if not isinstance(value, Mapping):
+        return []
+    found = []
+    for name, label in (("output", "output"), ("stderr", "errors"), ("raw", "output")):
+        text = value.get(name)
+        if isinstance(text, str) and text.strip():
+            found.append((label, text))
+    return found
+
+
+def _live_blocks(live: Mapping[str, LiveStep], path: str) -> Iterator[Markup]:
+    for one, step in live.items():
+        names = {"stdout": "output", "stderr": "errors"}
+        streams = [
+            (names.get(name, name), text[-LIVE_OUTPUT:]) for name, text in step.streams.items()
+        ]
+        head = join(state_sign("running"), " running", None if one == path else f" {one}")
+        yield _block(head, streams, follow=True)
+
+
+def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = False) -> Markup:
+    parts: list[Child] = [tag("p", head, class_="output-head")] if head is not None else []
+    for label, text in streams:
+        kept, left_out = shorten_output(text)
+        if left_out:
+            parts.append(tag("p", f"… {left_out} characters before this", class_="dim"))
+        parts.append(
+            tag(
+                "pre",
+                to_markup(kept.rstrip("\n")),
+                class_=f"terminal t-{label}",
+                tabindex="0",
+                role="region",
+                aria_label=f"{label} of the step",
+                data_follow=follow or None,
+            )
+        )
+    return tag("div", parts, class_="output-block")
+
+
+# ── an agent ─────────────────────────────────────────────────────────────
+
+
+def _conversation(one: Conversation, mark: str) -> Markup:
+    turns = [_turn(turn, mark) for turn in one.turns]
+    return section(
+        "Conversation",
+        tag("ol", turns, class_="turns"),
+        id=mark + element_id("conversation", one.path),
+        extra=tag("span", title_text(one.title, 60), class_="dim"),
+    )
+
+
+def _turn(turn: ModelTurnFacts, mark: str) -> Markup:
+    used = ", ".join(
+        filter(None, (turn.model, cost_words(turn.usage), turn.ending and f"ended: {turn.ending}"))
+    )
+    parts: list[Child] = []
+    if turn.system:
+        parts.append(
+            tag(
+                "details",
+                tag("summary", "System prompt"),
+                tag("div", turn.system, class_="words"),
+                class_="said by-system",
+            )
+        )
+    if turn.user:
+        parts.append(_said("user", "User", turn.user))
+    if turn.text:
+        parts.append(_said("model", "Model", turn.text))
+    if turn.failure is not None:
+        parts.append(note(turn.failure.message, "error"))
+    parts += [_tool_use(call, mark) for call in turn.calls]
+    head = tag(
+        "div",
+        state_sign(turn.state),
+        tag("strong", f"Turn {turn.number}"),
+        tag("span", used, class_="dim"),
+        seconds(turn.duration),
+        class_="turn-head",
+    )
+    return tag("li", head, parts)
+
+
+def _said(who: str, label: str, words: str) -> Markup:
+    return tag(
+        "div",
+        tag("span", label, class_="who"),
+        tag("div", words, class_="words", dir="auto"),
+        class_=f"said by-{who}",
+    )
+
+
+def _tool_use(call: ToolUse, mark: str) -> Markup:
+    head = tag(
+        "summary",
+        state_sign(call.state),
+        tag("code", call.tool),
+        tag("span", short_json(call.arguments, 90), class_="dim arguments"),
+        seconds(call.duration),
+    )
+    return tag(
+        "details",
+        head,
+        tag("h4", "Arguments"),
+        value_block(call.arguments, "arguments of the tool call"),
+        join(tag("h4", "Result"), value_block(call.result, "result of the tool call"))
+        if call.result is not None
+        else None,
+        class_="said by-tool",
+        id=mark + element_id("call", call.path),
+    )
+
+
+# ── an ensemble ──────────────────────────────────────────────────────────
+
+
+def _tasks(tasks: Sequence[TaskFacts], links: Links, mark: str) -> Markup | None:
+    if not tasks:
+        return None
+    return section("Tasks", [_task(one, links) for one in tasks], id=f"{mark}tasks")
+
+
+def _task(one: TaskFacts, links: Links) -> Markup:
+    by = ", ".join(filter(None, (one.agent, one.model)))
+    used = cost_words(one.usage) if one.usage.get("calls") else ""
+    head = tag(
+        "div",
+        state_sign(one.state),
+        tag("a", title_text(one.title), href=links.page(step=one.path)),
+        tag("span", ", ".join(filter(None, (by, used))), class_="dim"),
+        seconds(one.duration),
+        class_="turn-head",
+    )
+    output: Child = None
+    if one.failure is not None:
+        output = note(one.failure.message, "error")
+    elif one.output is not None:
+        output = value_block(one.output, f"output of {one.title}")
+    return tag("article", head, output, class_="task")
+
+
+# ── values ───────────────────────────────────────────────────────────────
+
+
+def _values(explanations: Sequence[Explanation], item: Json, mark: str) -> Markup | None:
+    parts: list[Child] = []
+    for one in explanations:
+        rows = list(_placeholder_rows(one.rows))
+        if not rows and one.runs_as is None:
+            continue
+        parts.append(
+            tag(
+                "div",
+                tag("p", tag("strong", one.label), tag("span", f" {one.place}", class_="dim")),
+                tag("pre", one.text.rstrip("\n"), class_="value", tabindex="0"),
+                _placeholder_table(rows) if rows else None,
+                join(
+                    tag("p", "runs as ", tag("span", QUOTED, class_="dim")),
+                    tag("pre", one.runs_as.rstrip("\n"), class_="value", tabindex="0"),
+                )
+                if one.runs_as is not None
+                else None,
+                class_="template",
+            )
+        )
+    if item is not None:
+        parts.append(tag("p", tag("strong", "item")))
+        parts.append(value_block(item, "the item"))
+    if not parts:
+        return None
+    hint = tag(
+        "p", "As the flow file says now. Values are those that the run has recorded.", class_="dim"
+    )
+    return section("Values and where they come from", hint, parts, id=f"{mark}values")
+
+
+def _placeholder_table(rows: Sequence[Markup]) -> Markup:
+    heads = [tag("th", name, scope="col") for name in ("Placeholder", "From", "Value", "How")]
+    return tag(
+        "div",
+        tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="small"),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label="placeholders",
+    )
+
+
+def _placeholder_rows(rows: Sequence[PlaceholderRow], depth: int = 0) -> Iterator[Markup]:
+    for row in rows:
+        yield tag(
+            "tr",
+            tag("td", tag("code", row.text), class_=f"indent-{min(depth, 6)}"),
+            tag("td", f"{row.kind}: {row.answer}"),
+            tag("td", "—" if row.value is None else row.value[:400]),
+            tag("td", row.bound or ""),
+        )
+        yield from _placeholder_rows(row.inner, depth + 1)
+
+
+def _result(detail: StepDetail, mark: str) -> Markup | None:
+    value = detail.value
+    if value is None or (detail.conversations and detail.node.kind == "turn"):
+        return None
+    if isinstance(value, Mapping) and value.keys() <= {"output", "captures"}:
+        captures = value.get("captures")
+        if not captures:
+            return None
+        return section(
+            "Captured values", value_block(captures, "captured values"), id=f"{mark}result"
+        )
+    return section("Result", value_block(value, "result of the step"), id=f"{mark}result")
+
+
+def _attempts(node: StepNode, mark: str) -> Markup | None:
+    if len(node.attempts) < 2:
+        return None
+    heads = [tag("th", one, scope="col") for one in ("Attempt", "State", "Started", "Time", "Then")]
+    rows = [
+        tag(
+            "tr",
+            tag("td", str(one.number)),
+            tag("td", state_sign(one.state), f" {one.cause or one.state}"),
+            tag("td", moment(one.began)),
+            tag("td", seconds(None if one.ended is None else one.ended - one.began)),
+            tag("td", f"waits {one.delay:g} s" if one.delay else ""),
+        )
+        for one in node.attempts
+    ]
+    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="small")
+    return section("Attempts", table, id=f"{mark}attempts")
+
+
+def _children(node: StepNode, links: Links, now: float, mark: str) -> Markup | None:
+    if not node.children:
+        return None
+    rows = []
+    for depth, one in list(node.walk())[1 : MOST_CHILDREN + 1]:
+        rows.append(
+            tag(
+                "li",
+                tag(
+                    "a",
+                    state_sign(one.state),
+                    title_text(one.title, 80),
+                    href=links.page(step=one.path),
+                    class_=f"indent-{min(depth - 1, 6)}",
+                ),
+                tag("span", one.kind, class_="dim"),
+                tag("span", one.cause, class_="cause") if one.cause else None,
+                seconds(one.time(now)),
+            )
+        )
+    return section("Steps inside", tag("ul", rows, class_="steps"), id=f"{mark}inside")
