@@ -172,10 +172,10 @@ def _of_file(
             return check_hooks_file(document, space=_hook_space(path))
         if _is_recording(document):
             return []  # recorded turns: any data is fine
-        must_be_flow = must_be_flow or is_meant_as_flow(document)
         foreign = foreign_problem(path, source.text, document) if must_be_flow else None
         if foreign is not None:
             return [Finding(foreign)]
+        must_be_flow = must_be_flow or is_meant_as_flow(document)
         language = likely_language(document) if must_be_flow else None
         if language is not None and (wrong := schema.validate(document, language.form)):
             return [from_format(problem) for problem in wrong]
