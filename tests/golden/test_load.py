@@ -24,21 +24,23 @@ LOADED = [
     (["--version"],                                                    3,   1900),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  37520),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              62,  97380),
-    (["run", "flow.yaml"],                                           178, 277040),
-    (["check", "flow.yaml"],                                         163, 254090),
-    (["runs"],                                                        65,  84570),
+    (["run", "flow.yaml"],                                           183, 285370),
+    (["check", "flow.yaml"],                                         168, 258810),
+    (["runs"],                                                        65,  87890),
 ]  # fmt: skip
 
 # The help of a command needs its options only: an import that belongs to the work goes into `run`.
 HELP = [
     # plait … --help   modules, nodes
-    ("run",               13,  13380),
+    ("run",               13,  13800),
     ("chat",              15,  14820),
     ("runs",              11,  10190),
     ("show",              11,  10890),
-    ("logs",              11,  10180),
+    ("logs",              11,  10490),
     ("resume",            14,  14150),
     ("retry",             14,  14050),
+    ("stop",              11,  10360),
+    ("web",               12,  10810),
     ("export",            11,  10350),
     ("events",            11,  10600),
     ("worktrees",         11,  10130),
@@ -55,7 +57,7 @@ HELP = [
     ("verify",            63,  98730),
     ("keys",              12,  14100),
     ("trust",             15,  16850),
-    ("mcp",               11,  11000),
+    ("mcp",               12,  11670),
     ("lsp",                8,   6490),
     ("schema",             8,   6470),
     ("doctor",            11,  10470),

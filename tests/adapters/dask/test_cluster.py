@@ -92,8 +92,11 @@ def test_a_flow_gives_the_same_results_here_in_processes_of_this_host_and_on_a_c
 
 
 def _maps() -> list[str]:
-    flows = EXAMPLES.glob("*/flow.yaml")
-    return sorted(flow.parent.name for flow in flows if "\nmap:\n" in flow.read_text())
+    """The examples with a map; the tools of an MCP server need an approval, which is tried elsewhere."""
+    texts = {flow.parent.name: flow.read_text() for flow in EXAMPLES.glob("*/flow.yaml")}
+    return sorted(
+        name for name, text in texts.items() if "\nmap:\n" in text and name != "mcp-tools"
+    )
 
 
 @pytest.mark.share
