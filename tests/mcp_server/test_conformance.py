@@ -40,7 +40,10 @@ SCENARIOS = [
     "server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-error",
     "resources-list", "prompts-list", "dns-rebinding-protection",
 ]  # fmt: skip
-"""What does not need contents that Plait has none of: images, audio, logging, sampling, completion."""
+"""What does not need contents that Plait has none of: images, audio, logging, sampling, completion.
+
+Left out as well: `server-sse-polling` and `server-sse-multiple-streams` send the revision 2025-03-26.
+"""
 
 
 @pytest.fixture
