@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 
 from plait.core.errors import InputError
-from plait.core.hints import Final
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json, json_text
+
+if TYPE_CHECKING:
+    from plait.adapters.store import RunSummary
 
 _LOOK_SECONDS: Final = 0.03
 MOST_OUTPUT: Final = 64 * 1024
 """Characters that are kept of what a command printed."""
-SECRETS: Final = ("-i", "@-")
-"""Takes inputs from standard input: the arguments of a process can be seen by others."""
 
 
 def stop_run(run: str | None, project: str | None) -> tuple[str, int]:
@@ -100,11 +101,17 @@ class StartedCommand:
         store, found = flow_store(project), list[str]()
 
         def look() -> bool:
-            found[:] = [run for run, _ in store.newest(20) if store.holder(run) == self.pid]
+            own = (run for run, _ in store.newest(20) if store.holder(run) == self.pid)
+            found[:] = [run for run in own if _is_begun(store.summary(run))]
             return bool(found)
 
         self.wait_until(look, most)
         return found[0] if found else None
+
+
+def _is_begun(summary: RunSummary | None) -> bool:
+    """Can the run be shown?  Its folder is there before its journal is complete."""
+    return summary is not None and summary.status != "unreadable"
 
 
 def plait_command() -> list[str]:
