@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test coverage check interpreters format lint types fuzz attack crash bench compare figures docs docs-examples release clean
+.PHONY: help demo test coverage browser check interpreters format lint types fuzz attack crash bench compare figures docs docs-examples release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,9 +42,12 @@ help: ## list the targets
 demo: $(USER_STAMP) ## see a real run
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP) ## run the tests
+test: $(STAMP) browser ## run the tests
 	@echo "plait: tests"
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+browser: $(STAMP) ## get Chromium and the packages that the browser tests need, where that is possible
+	@$(BIN)/python tests/browser/install.py
 
 # Tests that bound what a start loads can fail here: coverage itself is loaded.  `make test` decides.
 coverage: $(STAMP) ## show which lines no test executes, also of processes that the tests start
@@ -56,7 +59,7 @@ coverage: $(STAMP) ## show which lines no test executes, also of processes that 
 
 check: lint types docs interpreters ## everything that must hold before a commit: format, lint, types, the site, tests on every Python
 
-interpreters: $(STAMP) ## run the tests on every Python that pyproject.toml names and that is here
+interpreters: $(STAMP) browser ## run the tests on every Python that pyproject.toml names and that is here
 	@PYTHON=$(PYTHON) $(BIN)/python tests/interpreters.py $(if $(FETCH),--fetch) -n $(WORKERS) $(ARGS)
 
 format: $(STAMP) ## put the code into its standard form

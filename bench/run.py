@@ -45,8 +45,10 @@ from fanout import Sizes, fanout_tables  # noqa: E402
 from graphs import graph_tables  # noqa: E402
 from history import history_tables  # noqa: E402
 from load import STAT, busy_share, refuse_beside_load  # noqa: E402
+from mcp_calls import mcp_tables  # noqa: E402
 from measure import adopt_orphans, pin_to_one_core  # noqa: E402
 from million import million_tables  # noqa: E402
+from otel import otel_tables  # noqa: E402
 from results import (  # noqa: E402
     Measured,
     Note,
@@ -198,8 +200,10 @@ PARTS: dict[str, Part] = {
     "ensembles": lambda rounds: ensemble_tables(rounds=rounds.hot),
     "startup": lambda rounds: startup_tables(rounds=rounds.processes),
     "tools": lambda rounds: tool_tables(rounds=rounds.calls, commands=rounds.commands),
+    "mcp": lambda rounds: mcp_tables(rounds=rounds.calls),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
+    "otel": lambda rounds: otel_tables(items=10 * rounds.commands, rounds=rounds.linear + 2),
     "history": lambda rounds: history_tables(
         sizes=rounds.history, rounds=max(rounds.processes // 4, 3)
     ),

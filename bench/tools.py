@@ -68,7 +68,7 @@ LIMIT = 100e-6
 
 
 def tool_tables(*, rounds: int, commands: int) -> Iterator[Plan]:
-    with _world() as world:
+    with make_world() as world:
         yield Plan("What a call costs besides its process", partial(_parts_table, world, rounds))
         with all_cores():
             warm, cold = partial(_warm_table, world, rounds), partial(_cold_table, world, rounds)
@@ -103,7 +103,7 @@ class World:
 
 
 @contextlib.contextmanager
-def _world() -> Iterator[World]:
+def make_world() -> Iterator[World]:
     before = dict(os.environ)
     with tempfile.TemporaryDirectory() as folder:
         project, user = Path(folder, "project"), Path(folder, "user")

@@ -40,6 +40,8 @@ from typing import Final
 from crash import cluster, power
 from crash.agent import Agent, moment
 from crash.edits import edited
+from crash.mcp import McpScene
+from crash.mcp import play as play_mcp
 from crash.scene import (
     LIMIT,
     Ended,
@@ -724,6 +726,17 @@ def agent_kills(stage: Stage, tally: Tally, *, flaw: str = "") -> None:
         shutil.rmtree(agent.folder)
 
 
+def mcp_kills(stage: Stage, tally: Tally) -> None:
+    """A run that MCP clients wait for; clients and servers die: see mcp.py for what must hold."""
+    chance, expected = stage.chance(tally.name), stage.expected()
+    wanted = max(3, stage.kills // 4)
+    while tally.deaths < wanted:
+        scene = McpScene(Path(tempfile.mkdtemp(dir=stage.folder), "scene"), stage.items)
+        play_mcp(scene, chance, min(6, wanted - tally.deaths))
+        tally.add(scene, expected)
+        shutil.rmtree(scene.folder)
+
+
 def worktree_kills(stage: Stage, tally: Tally) -> None:
     """Items in git worktrees, killed at random moments: see trees.py for what must hold."""
     chance = stage.chance(tally.name)
@@ -825,6 +838,7 @@ WAYS: Final[dict[str, Way]] = {
     "damaged_tails": damaged_tails,
     "clocks": clocks,
     "agent_kills": agent_kills,
+    "mcp_kills": mcp_kills,
     "worktree_kills": worktree_kills,
     "edited_kills": edited_kills,
     "cluster_kills": cluster_kills,

@@ -41,6 +41,7 @@ WAYS = [
     ("damaged_tails", ITEMS),
     ("clocks", ITEMS),
     ("agent_kills", FEW),
+    ("mcp_kills", FEW),
     ("worktree_kills", FEW),
     ("edited_kills", FEW),
     ("cluster_kills", FEW),

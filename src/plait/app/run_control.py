@@ -10,12 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 
-from plait.core.errors import InputError
-from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.errors import InputError, PlaitError
+from plait.core.hints import Final
 from plait.core.values import Json, json_text
-
-if TYPE_CHECKING:
-    from plait.adapters.store import RunSummary
 
 _LOOK_SECONDS: Final = 0.03
 MOST_OUTPUT: Final = 64 * 1024
@@ -101,17 +98,20 @@ class StartedCommand:
         store, found = flow_store(project), list[str]()
 
         def look() -> bool:
-            own = (run for run, _ in store.newest(20) if store.holder(run) == self.pid)
-            found[:] = [run for run in own if _is_begun(store.summary(run))]
+            mine = [run for run, _ in store.newest(20) if store.holder(run) == self.pid]
+            found[:] = [run for run in mine if has_begun(run)]
             return bool(found)
+
+        def has_begun(run: str) -> bool:
+            """Its folder is there before the first record of its journal."""
+            try:
+                with store.open(run, write=False) as opened:
+                    return next(iter(opened.journal.events()), None) is not None
+            except PlaitError:
+                return False
 
         self.wait_until(look, most)
         return found[0] if found else None
-
-
-def _is_begun(summary: RunSummary | None) -> bool:
-    """Can the run be shown?  Its folder is there before its journal is complete."""
-    return summary is not None and summary.status != "unreadable"
 
 
 def plait_command() -> list[str]:

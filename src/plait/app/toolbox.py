@@ -194,16 +194,17 @@ def inspect_mcp_tool(call: McpCall) -> McpToolInfo:
     """Return a tool as its MCP server describes it now, for the user to approve."""
     from plait.adapters.mcp.client import McpClients
 
-    with McpClients(_pins()) as clients:
+    with McpClients(mcp_approvals()) as clients:
         return clients.tool_info(call)
 
 
 def approve_mcp(offered: McpToolInfo) -> None:
     """Approve a tool of an MCP server, as long as its description stays the same."""
-    _pins().put(offered.key, offered.digest)
+    mcp_approvals().put(offered.key, offered.digest)
 
 
-def _pins() -> ApprovalFile:
+def mcp_approvals() -> ApprovalFile:
+    """What this user has approved of MCP servers."""
     from plait.adapters.mcp.client import ApprovalFile
 
     return ApprovalFile(os.path.join(user_space(), "trust", "mcp.json"))

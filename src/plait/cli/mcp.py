@@ -13,6 +13,7 @@ import sys
 
 from plait.cli.arguments import require_choice
 from plait.cli.project import add_project, require_folder
+from plait.cli.serving import add_serving
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 
@@ -62,6 +63,12 @@ def configure(parser: Parser) -> None:
         metavar="S",
         help="a call of a flow that takes longer answers with its run id; default: 25",
     )
+    parser.add_argument(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="serve over HTTP instead of standard input (0: any free port)",
+    )
+    add_serving(parser)
     add_project(parser, lockable=False)
     parser.add_argument("--json", action="store_true", help="the list for programs")
 
@@ -93,7 +100,6 @@ class _Leave(Exception):
 def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     from plait.cli.crash_report import report
     from plait.mcp.server import ANSWER_WITHIN, Server
-    from plait.mcp.stdio import Outbox, read_lines, take_streams
 
     within = ANSWER_WITHIN
     if options.answer_within is not None:
@@ -101,6 +107,11 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
 
         within = seconds(options.answer_within, "--answer-within") or within
     catalog.patterns()  # a wrong setting is an error before anybody connects
+    if options.http is not None:
+        _serve_http(catalog, options, within)
+        return 0
+    from plait.mcp.stdio import Outbox, read_lines, take_streams
+
     if sys.stdin is not None and sys.stdin.isatty():
         print("plait mcp waits for a client on standard input; Ctrl-C ends it", file=sys.stderr)
     incoming, outgoing = take_streams()
@@ -121,6 +132,31 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     finally:
         server.end()
     return 0
+
+
+def _serve_http(catalog: Catalog, options: argparse.Namespace, within: float) -> None:
+    from plait.cli.crash_report import report
+    from plait.cli.serving import read_serving
+    from plait.httpd.listen import parse_address
+    from plait.httpd.serve import HttpServer, require_web
+
+    listen = read_serving(options, *parse_address(options.http))
+    require_web()
+    from plait.httpd.guard import Limits
+    from plait.mcp.http import PATH, McpApp
+    from plait.mcp.stdio import MAX_MESSAGE
+
+    app = McpApp(catalog, answer_within=within, report_bug=report)
+    server = HttpServer(app, listen, limits=Limits(body=MAX_MESSAGE), report_bug=report)
+
+    def announce() -> None:
+        print(f"plait mcp listens at {server.url}{PATH}; Ctrl-C ends it")
+        print(f"Authorization: Bearer {server.token or '(the password)'}", flush=True)
+
+    try:
+        server.run(announce)
+    finally:
+        app.close()
 
 
 def _show_config(client: str, project: str, options: argparse.Namespace) -> None:
@@ -166,4 +202,7 @@ def _list(catalog: Catalog, *, as_json: bool) -> None:
 
     print(f"{pluralize(len(entries), 'tool')} for MCP clients of {cut(catalog.project, None)}")
     if not toolbox(catalog.project).trust.project_trusted:
-        print("flows are offered when you trust this project: plait trust .")
+        from plait.tools.trust.decisions import project_files
+
+        made = "" if project_files(catalog.project) else "make its folder .ai (plait init), then "
+        print(f"flows are offered when you trust this project: {made}plait trust .")

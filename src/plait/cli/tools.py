@@ -1,8 +1,9 @@
-"""`plait tools`: list the tools, show one, make a new one.
+"""`plait tools`: list the tools, show one, make a new one, import those of MCP servers.
 
 plait tools                        the table; for a tool that cannot be read, the reason
 plait tools show ID                its chain, signatures, parameters, and what it shadows
 plait tools new NAME --runtime R   a file that runs at once
+plait tools import FILE            tool files for what the MCP servers of an .mcp.json declare
 plait tools lock                   write plait.lock: the digest of each file of the project
 """
 
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
 EXAMPLES: Final = (
     "plait tools show core/file/read",
     "plait tools new team/report --runtime python",
+    "plait tools import .mcp.json --dry-run",
 )
-ACTIONS: Final = ("list", "show", "new", "lock")
+ACTIONS: Final = ("list", "show", "new", "import", "lock")
 _UNNAMED: Final = ("list", "lock")
 UNREADABLE: Final = 2
 
@@ -61,16 +63,28 @@ UNREADABLE: Final = 2
 def configure(parser: Parser) -> None:
     parser.add_argument(
         "action",
-        metavar="list|show|new|lock",
+        metavar="list|show|new|import|lock",
         nargs="?",
         default="list",
         help="list is the default",
     )
     parser.add_argument(
-        "name", metavar="ID", nargs="?", help="which tool to show, or how to call the new one"
+        "name",
+        metavar="ID",
+        nargs="?",
+        help="which tool to show, how to call the new one, or the .mcp.json to import",
     )
     parser.add_argument(
         "--runtime", metavar="R", help="of a new tool: python, node, bash, function or http"
+    )
+    parser.add_argument(
+        "--server", metavar="NAME", action="append", help="import only this (may be repeated)"
+    )
+    parser.add_argument(
+        "-n",
+        "--dry-run",
+        action="store_true",
+        help="of import: start the servers and show their tools; write and approve nothing",
     )
     parser.add_argument("--all", action="store_true", help="list runtimes too")
     add_project(parser, lockable=False)
@@ -91,6 +105,10 @@ def run(options: argparse.Namespace) -> int:
             _show(tools, options.name, as_json=options.json)
         case "lock":
             _lock(tools)
+        case "import":
+            from plait.cli.tools_import import import_tools
+
+            return import_tools(tools, options.name, options)
         case _:
             new_tool(tools, options.name, options.runtime)
     return 0

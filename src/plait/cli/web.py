@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from plait.cli.project import require_folder
+from plait.cli.serving import add_serving
 from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,21 +33,14 @@ def configure(parser: Parser) -> None:
         action="append",
         help="show this project (may be repeated); default: this one and those that you trust",
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="serve https with this certificate")
-    parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate")
-    parser.add_argument(
-        "--password-file", metavar="FILE", help="who connects must know its first line"
-    )
-    parser.add_argument(
-        "--name", metavar="NAME", action="append", help="a name of this server (may be repeated)"
-    )
-    parser.add_argument("--insecure", action="store_true", help="serve other machines without TLS")
+    add_serving(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from plait.app.toolbox import project_root
     from plait.cli.crash_report import report
-    from plait.httpd.listen import make_listen, parse_address
+    from plait.cli.serving import read_serving, serve
+    from plait.httpd.listen import parse_address
     from plait.httpd.serve import HttpServer, require_web
     from plait.web.projects import Projects, known_projects
 
@@ -55,22 +49,13 @@ def run(options: argparse.Namespace) -> int:
     require_web()
     from plait.web.server import STYLESHEET, make_app
 
-    host, port = parse_address(options.listen)
-    listen = make_listen(
-        host,
-        port,
-        tls_certificate=options.tls_cert,
-        tls_key=options.tls_key,
-        insecure=options.insecure,
-        password_file=options.password_file,
-        names=options.name or (),
-    )
+    listen = read_serving(options, *parse_address(options.listen))
     projects = Projects(known_projects(options.project, project_root(None)))
     server = HttpServer(
         make_app(projects), listen, public=[STYLESHEET], stylesheet=STYLESHEET, report_bug=report
     )
     try:
-        server.run(lambda: _announce(server.make_link(), browser=not options.no_browser))
+        serve(server, lambda: _announce(server.make_link(), browser=not options.no_browser))
     finally:
         projects.close()
     return 0
@@ -80,8 +65,13 @@ def _announce(link: str, *, browser: bool) -> None:
     """Say where the pages are, and show them."""
     print(f"runs in a browser: {link}", flush=True)
     print("Ctrl-C ends it; runs that it started go on", file=sys.stderr, flush=True)
-    if not browser:
-        return
+    if browser:
+        from threading import Thread
+
+        Thread(target=_open, args=(link,), daemon=True).start()  # one in a terminal takes its time
+
+
+def _open(link: str) -> None:
     import webbrowser
 
     try:

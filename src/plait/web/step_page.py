@@ -13,7 +13,7 @@ from plait.views.format import describe_failure, first_line
 from plait.views.log import LogEntry
 from plait.views.run_tree import StepNode
 from plait.views.run_watch import LiveStep, RunWatch
-from plait.views.step_detail import SessionFacts, ModelTurnFacts, StepDetail, TaskFacts, ToolUse
+from plait.views.step_detail import ModelTurnFacts, SessionFacts, StepDetail, TaskFacts, ToolUse
 from plait.views.terminal import QUOTED
 from plait.web.addresses import Links, element_id
 from plait.web.ansi import shorten_output, to_markup

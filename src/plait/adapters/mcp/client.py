@@ -21,7 +21,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from types import TracebackType
@@ -47,7 +47,7 @@ from plait.core.errors import (
     closest_name,
     format_names,
 )
-from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar
+from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar, cast
 from plait.core.os_errors import machine_error
 from plait.core.records import dataclass
 from plait.core.values import Json, json_value
@@ -55,7 +55,7 @@ from plait.tools.invocation import McpCall, McpServer, PrimitiveResult
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.types import CallToolResult, ContentBlock, Tool
+    from mcp.types import CallToolResult, ContentBlock, RequestParamsMeta, Tool
 
     from plait.adapters.mcp.transports import Transport
 
@@ -159,6 +159,12 @@ class McpClients:
     def tool_info(self, call: McpCall) -> McpToolInfo:
         """The tool as its server describes it now, approved or not."""
         return self._find(call).tool_info(call.server)
+
+    def list_tools(self, server: McpServer, seconds: float) -> list[McpToolInfo]:
+        """Every tool as its server describes it now, approved or not."""
+        _require_valid_server(server)
+        found = self._run(lambda connections: connections.list_tools(server, seconds))
+        return [one.tool_info(server) for one in found]
 
     def require_approved(self, call: McpCall) -> McpToolInfo:
         """`tool_info` of an approved tool; TrustError if it is not approved as it is now."""
@@ -364,6 +370,14 @@ class _Connections:
         await connection.wait_until_ready()
         return _Found(connection, await connection.ask(lambda client: _tool_named(client, call)))
 
+    async def list_tools(self, server: McpServer, seconds: float) -> list[_Found]:
+        with _deadline(server, "list its tools", seconds) as limit:
+            async with asyncio.timeout(seconds) as limit.timeout:
+                connection = limit.connection = self._connection(server)
+                await connection.wait_until_ready()
+                tools = await connection.ask(lambda client: _all_tools(client, server))
+                return [_Found(connection, tool) for tool in tools]
+
     async def call_tool(
         self, connection: _Connection, call: McpCall, seconds: float
     ) -> CallToolResult:
@@ -374,7 +388,11 @@ class _Connections:
             limit.connection = connection
             async with asyncio.timeout(seconds) as limit.timeout:
                 return await connection.ask(
-                    lambda client: client.call_tool(call.tool, dict(call.params))
+                    lambda client: client.call_tool(
+                        call.tool,
+                        dict(call.params),
+                        meta=cast("RequestParamsMeta", dict(call.meta)) if call.meta else None,
+                    )
                 )
 
     async def close(self) -> None:
@@ -576,30 +594,48 @@ def _deadline(server: McpServer, what: str, seconds: float | None = None) -> Ite
 
 async def _tool_named(client: Client, call: McpCall) -> Tool:
     names: list[str] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        found = [tool for tool in page.tools if tool.name == call.tool]
+    async for page in _tool_pages(client):
+        found = [tool for tool in page if tool.name == call.tool]
         if len(found) > 1:
-            # The SDK would call the last one, and the user would approve the first.
-            raise InputError(
-                f"the MCP server '{call.server.name}' declares the tool '{call.tool}' more than "
-                "once",
-                fix="have the server declare each tool once",
-                code="unknown-mcp-tool",
-            )
+            raise _declared_twice(call.server, call.tool)
         if found:
             return found[0]
-        names += [printable(tool.name) for tool in page.tools]
-        cursor = page.next_cursor
-        if cursor is None:
-            break
+        names += [printable(tool.name) for tool in page]
     guess = closest_name(call.tool, names)
     raise InputError(
         f"the MCP server '{call.server.name}' has no tool '{call.tool}'",
         fix=f"did you mean '{guess}'?"
         if guess
         else f"it has {format_names(sorted(names)) or 'none'}",
+        code="unknown-mcp-tool",
+    )
+
+
+async def _all_tools(client: Client, server: McpServer) -> list[Tool]:
+    found: dict[str, Tool] = {}
+    async for page in _tool_pages(client):
+        for tool in page:
+            if tool.name in found:
+                raise _declared_twice(server, printable(tool.name))
+            found[tool.name] = tool
+    return list(found.values())
+
+
+async def _tool_pages(client: Client) -> AsyncIterator[list[Tool]]:
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        yield page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def _declared_twice(server: McpServer, tool: str) -> InputError:
+    # The SDK would call the last one, and the user would approve the first.
+    return InputError(
+        f"the MCP server '{server.name}' declares the tool '{tool}' more than once",
+        fix="have the server declare each tool once",
         code="unknown-mcp-tool",
     )
 

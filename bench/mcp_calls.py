@@ -1,0 +1,92 @@
+"""What a tool call through `plait mcp` costs beside the same call in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from measure import all_cores, race_once_each
+from tables import Bar, Plan, Table, compared
+
+from plait.app import api as app
+from tools import World, make_world
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+TOOLS = {"a script": "team/report", "a function": "team/quick"}
+BATCH = 20
+"""Calls of a function that are measured as one: one alone is too short for the clock."""
+
+
+def mcp_tables(*, rounds: int) -> Iterator[Plan]:
+    with make_world() as world, all_cores(), _server(world) as call:
+        for kind, tool in TOOLS.items():
+            measure = partial(_call_table, world, call, kind, tool, rounds)
+            yield Plan(f"Calling {kind} through the MCP server", measure)
+
+
+Call = Callable[[str, Mapping[str, Any]], Any]
+
+
+@contextmanager
+def _server(world: World) -> Iterator[Call]:
+    """A server that a client holds open, as editors and agents do."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "plait", "mcp"],
+        cwd=world.project, env={**os.environ, **world.env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        write, read = process.stdin, process.stdout
+
+        def call(name: str, arguments: Mapping[str, Any]) -> Any:
+            params = {"name": name, "arguments": arguments, "_meta": META}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            write.write(json.dumps(message).encode() + b"\n")
+            write.flush()
+            return json.loads(read.readline())["result"]["structuredContent"]
+
+        yield call
+        write.close()
+
+
+def _call_table(world: World, call: Call, kind: str, tool: str, rounds: int, title: str) -> Table:
+    here, wire = "plait.call", tool.replace("/", "__")
+    times = BATCH if kind == "a function" else 1
+
+    def by_plait(_: int) -> None:
+        for _number in range(times):
+            app.call(tool, {"week": 46}, project=world.project)
+
+    def by_mcp(_: int) -> None:
+        for _number in range(times):
+            assert call(wire, {"week": 46}) == {"got": {"week": 46}}
+
+    contenders = {here: by_plait, "through plait mcp": by_mcp}
+    for one in contenders.values():
+        for _ in range(5):
+            one(0)
+    calls = f"{times} calls" if times > 1 else "A call"
+    return compared(
+        title,
+        f"{calls} of {kind}, from a long-running process: in that process, and through a server that "
+        "it holds open, over standard input and output, one call after the other. The bar: at most "
+        "1.3 times the same `plait.call`."
+        + (
+            ""
+            if times == 1
+            else " A function takes so little time that most of it is the way of two messages "
+            "through two pipes and between two processes, so it has no bar."
+        ),
+        race_once_each(contenders, rounds=rounds),
+        to=here,
+        bars={"through plait mcp": Bar(1.3)} if times == 1 else {},
+    )

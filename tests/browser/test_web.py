@@ -1,0 +1,302 @@
+"""Every page of `plait web` in a real Chromium: readable by all, live, safe, and quick with 100,000 items."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser.drive import Browser, Web, open_browser, plait_web, require_browser
+
+pytest.importorskip("uvicorn", reason="no HTTP server is here: pip install 'plait-flow[web]'")
+
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "<svg onload='window.hacked = 2'><script>window.hacked = 3</script></svg>",
+    "\"><img src=x onerror='window.hacked = 4'>",
+    "' onmouseover='window.hacked = 5' x='",
+    "javascript:window.hacked = 6",
+    "\u202egnp.exe\u202c\u2066",
+    "\x1b[31mred\x1b[0m\x1b]8;;javascript:window.hacked=7\x07link\x1b]8;;\x07",
+    "</pre></div></main></template>",
+    "${env.HOME} {{7*7}} <!-- ",
+    "http://evil.example/?a=b&c=<d>",
+    "a" * 3000,
+]
+FLOWS = {
+    "hostile.yaml": r"""
+name: "<script>window.hacked = 8</script> & \"friends\""
+description: "</title><script>window.hacked = 9</script>"
+parameters:
+  "word": {type: string, default: "\"><script>window.hacked = 10</script>", description: "<b onclick=alert(1)>x</b>"}
+map:
+  input: items.json
+  max_parallel: 2
+  steps:
+    - shell: |
+        printf '%s\n' ${item} ${word}
+        printf '\033[1;31mred\033[0m <script>window.hacked = 11</script>\033]0;title\007\n'
+        case ${item_index} in 3) echo ${item} >&2; exit 3;; esac
+reduce:
+  - shell: printf '%s\n' '<svg onload="window.hacked = 12">'
+""",
+    "waiting.yaml": """
+name: waiting
+map:
+  input: [a, b, c]
+  max_parallel: 1
+  steps:
+    - shell: |
+        echo begin ${item}
+        while [ ${item} = b ] && [ ! -e go ]; do sleep 0.05; done
+""",
+    "graph.yaml": """
+name: pick
+start: first
+nodes:
+  first:
+    shell: echo one
+    next: last
+  last:
+    shell: echo two
+""",
+    "form.yaml": """
+name: form
+parameters:
+  who: {type: string, description: whom to greet}
+  times: {type: integer, default: 2}
+steps:
+  - shell: echo hello ${who} ${times}
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    home = str(tmp_path_factory.mktemp("home"))
+    return {**os.environ, "HOME": home, "USER_SPACE": home, "XDG_STATE_HOME": f"{home}/state"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = tmp_path_factory.mktemp("project")
+    (project / ".ai").mkdir()
+    for name, text in FLOWS.items():
+        (project / name).write_text(text)
+    (project / "items.json").write_text(json.dumps(HOSTILE))
+    return project
+
+
+def plait(project: Path, environment: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "plait", *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def runs(project: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Ids of recorded runs, by flow."""
+    require_browser()
+    for flow in ("hostile.yaml", "graph.yaml"):
+        plait(project, environment, "run", flow, "--quiet")
+    listed = json.loads(plait(project, environment, "runs", "--json"))
+    return {Path(one["file"]).name: one["id"] for one in listed}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def web(
+    project: Path, environment: dict[str, str], runs: dict[str, str], browser: Browser
+) -> Iterator[Web]:
+    assert runs
+    with plait_web(project, environment) as web:
+        browser.do("look", width=1280, height=900, scheme="light")
+        assert browser.open(web.link) == 200
+        yield web
+
+
+def links(browser: Browser) -> list[str]:
+    found: list[str] = browser.evaluate(
+        "() => [...document.querySelectorAll('a[href]')].map((one) => one.href.split('#')[0])"
+    )
+    return list(dict.fromkeys(found))
+
+
+def all_pages(browser: Browser, web: Web) -> list[str]:
+    """Every page that links lead to, of each kind a few."""
+    seen: dict[str, str] = {}
+    waiting = [f"{web.origin}/"]
+    taken: dict[str, int] = {}
+    while waiting:
+        url = waiting.pop(0)
+        kind = url.split("?")[0] + "?" + ",".join(
+            one.split("=")[0] + ("" if one.startswith("step") else "=" + one.split("=")[-1])
+            for one in url.partition("?")[2].split("&")
+        )  # fmt: skip
+        if url in seen or not url.startswith(web.origin) or taken.get(kind, 0) >= 2:
+            continue
+        taken[kind] = taken.get(kind, 0) + 1
+        seen[url] = kind
+        assert browser.open(url) == 200, url
+        waiting += links(browser)
+    return list(seen)
+
+
+LOOKS = [(1280, "light"), (1280, "dark"), (375, "light"), (375, "dark")]
+
+
+def test_the_token_disappears_from_the_address_and_works_once(browser: Browser, web: Web) -> None:
+    assert browser.open(f"{web.origin}/") == 200
+    assert "token" not in browser.do("address")
+    cookie = browser.do("cookies")[0]
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert browser.evaluate("() => document.cookie") == ""
+    browser.do("forget")
+    assert browser.open(web.link) == 401
+    browser.do("look", width=375, height=700, scheme="dark")
+    assert browser.do("axe") == []
+    browser.do("take")
+
+
+def test_axe_finds_what_is_wrong(browser: Browser) -> None:
+    browser.do("content", html="<html><img src=x><p style='color: #ddd; background: #eee'>pale")
+    assert {one.partition(":")[0] for one in browser.do("axe")} >= {"image-alt", "color-contrast"}
+    browser.do("take")
+
+
+def test_every_page_is_for_everybody(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    assert runs
+    with plait_web(project, environment) as web:
+        assert browser.open(web.link) == 200
+        browser.do("take")
+        pages = all_pages(browser, web)
+        assert len(pages) >= 10
+        found = {}
+        for url in pages:
+            assert browser.open(url) == 200
+            for width, scheme in LOOKS:
+                browser.do("look", width=width, height=800, scheme=scheme)
+                violations = browser.do("axe")
+                wide = browser.evaluate(
+                    "() => document.documentElement.scrollWidth - window.innerWidth"
+                )
+                if violations or wide > 0:
+                    found[url, width, scheme] = (violations, wide)
+            assert browser.evaluate("() => window.hacked ?? null") is None, url
+        assert found == {}
+        browser.require_clean(web.origin)
+
+
+def test_an_error_page_is_for_everybody(
+    browser: Browser, project: Path, environment: dict[str, str]
+) -> None:
+    with plait_web(project, environment) as web:
+        assert browser.open(web.link) == 200
+        for path in ("/nothing", "/run/x/y", "/static/nothing", "/run/..%2f..%2fetc/passwd"):
+            assert browser.open(web.origin + path) in (400, 404)
+            assert browser.do("axe") == []
+        browser.do("take")  # Chromium reports each 404
+
+
+def test_a_run_is_followed_stopped_and_resumed(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    """Start by the form, watch, stop, resume, to the end; each by a click."""
+    assert runs
+    (project / "go").unlink(missing_ok=True)
+    with plait_web(project, environment) as web:
+        browser.do("look", width=1280, height=900, scheme="light")
+        assert browser.open(web.link) == 200
+        browser.do("take")
+        browser.open(f"{web.origin}/start")
+        start = next(url for url in links(browser) if "waiting.yaml" in url)
+        browser.open(start)
+        browser.do("click", selector="#start-form button[type=submit]")
+        browser.wait_for_text("running", "#run-head")
+        shown = browser.evaluate("() => document.querySelector('.actions .command').textContent")
+        assert shown.startswith("plait stop ")
+        browser.do("click", selector="button.act")
+        browser.wait_for_text("Resume", ".actions")
+        browser.wait_for_text("interrupted", "#run-head")
+        browser.do("click", selector="button.act")
+        browser.wait_for_text("running", "#run-head")
+        browser.evaluate("() => { window.same = true }")
+        (project / "go").touch()
+        browser.wait_for_text("finished", "#run-head")
+        assert browser.evaluate("() => window.same") is True  # no reload: the page is live
+        browser.require_clean(web.origin)
+
+
+def test_a_form_starts_a_flow_with_its_parameters(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    assert runs
+    with plait_web(project, environment) as web:
+        assert browser.open(web.link) == 200
+        browser.do("take")
+        browser.open(f"{web.origin}/start")
+        browser.open(next(url for url in links(browser) if "form.yaml" in url))
+        hostile = "<script>window.hacked = 13</script>"
+        browser.do("fill", selector="[data-input=who]", text=hostile)
+        command = browser.evaluate(
+            "() => document.querySelector('#start-form .command').textContent"
+        )
+        assert f"-i 'who={hostile}'" in command
+        browser.do("click", selector="#start-form button[type=submit]")
+        browser.wait_for_text("finished", "#run-head")
+        assert browser.evaluate("() => window.hacked ?? null") is None
+        browser.require_clean(web.origin)
+    listed = json.loads(plait(project, environment, "runs", "--json"))
+    run = next(one["id"] for one in listed if one["file"].endswith("form.yaml"))
+    assert f"hello {hostile} 2" in plait(project, environment, "logs", run)
+
+
+def test_a_run_of_100000_items(
+    browser: Browser, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """The list holds what is seen, finds any item, and a page is there at once."""
+    (tmp_path / ".ai").mkdir()
+    (tmp_path / "items.json").write_text(json.dumps([f"item {n}" for n in range(100_000)]))
+    flow = "map:\n  input: items.json\n  max_parallel: 8\n  steps:\n"
+    flow += "    - shell: exit 7\n      when: ${item_index} == 99997\n"
+    (tmp_path / "big.yaml").write_text(flow)
+    plait(tmp_path, environment, "run", "big.yaml", "--quiet")
+    with plait_web(tmp_path, environment) as web:
+        browser.do("look", width=1280, height=900, scheme="light")
+        assert browser.open(web.link) == 200
+        run = next(url for url in links(browser) if "/run/" in url)
+        browser.do("take")
+        assert browser.open(f"{run}?view=items") == 200
+        browser.wait("() => document.querySelector('.item-space')?.dataset.rows === '100000'")
+        rows = "() => document.querySelectorAll('#item-rows > *').length"
+        assert browser.evaluate(rows) <= 200
+        browser.evaluate("() => { document.querySelector('#item-list').scrollTop = 50000 * 30 }")
+        browser.wait_for_text("item 50000", "#item-rows")
+        assert browser.evaluate(rows) <= 200
+        browser.do("fill", selector="#item-search", text="item 98765")
+        browser.wait_for_text("item 98765", "#item-rows")
+        browser.wait("() => document.querySelector('.item-space').dataset.rows === '1'")
+        browser.do("fill", selector="#item-search", text="")
+        browser.do("click", selector="input[name=state][value=failed]")
+        browser.wait_for_text("item 99997", "#item-rows")
+        assert browser.do("axe") == []
+        browser.require_clean(web.origin)

@@ -1,0 +1,87 @@
+"""Programs from the npm registry, in pinned versions, for tests with real peers.
+
+They are installed once into a folder below `.venv`.  Where npm or the registry is missing, the test is
+skipped with a message; with PLAIT_NPM=must, as in CI, it fails.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+NODE = "node@22"
+INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
+CONFORMANCE = "@modelcontextprotocol/conformance@0.1.16"
+PLAYWRIGHT = "playwright-core@1.56.1"
+AXE = "axe-core@4.11.0"
+LIMIT = 600.0
+"""Seconds that an installation may take."""
+
+
+def npm_folder(*packages: str) -> Path:
+    """A folder whose `node_modules` has these packages; the test is skipped if it cannot be made."""
+    npm = shutil.which("npm")
+    if npm is None:
+        _give_up("npm is not here: install node and npm")
+    name = hashlib.sha256(" ".join(sorted(packages)).encode()).hexdigest()[:12]
+    folder = Path(sys.prefix) / "npm" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests in several processes install once
+        if not (folder / "done").exists():
+            _install(str(npm), folder, packages)
+            (folder / "done").touch()
+    return folder
+
+
+def node(folder: Path) -> str:
+    """The interpreter of the folder if it has one, else that of this machine."""
+    own = folder / "node_modules" / ".bin" / "node"
+    return str(own) if own.exists() else shutil.which("node") or "node"
+
+
+def run_node(folder: Path, script: str, stdin: str) -> str:
+    """What a module prints that is written beside the packages."""
+    name = hashlib.sha256(script.encode()).hexdigest()[:16]
+    file = folder / f"{name}-{os.getpid()}.mjs"
+    file.write_text(script)
+    try:
+        ended = subprocess.run(
+            [node(folder), str(file)],
+            cwd=folder,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    finally:
+        file.unlink()
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def _install(npm: str, folder: Path, packages: Sequence[str]) -> None:
+    command = [npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)]
+    try:
+        ended = subprocess.run(
+            [*command, *packages], capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        _give_up(f"npm did not install {', '.join(packages)} within {LIMIT:g} seconds")
+    if ended.returncode:
+        _give_up(f"npm cannot install {', '.join(packages)}: {ended.stderr.strip()[-300:]}")
+
+
+def _give_up(why: str) -> None:
+    if os.environ.get("PLAIT_NPM") == "must":
+        pytest.fail(why)
+    pytest.skip(why)
