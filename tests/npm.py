@@ -20,8 +20,6 @@ import pytest
 NODE = "node@22"
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.1.16"
-PLAYWRIGHT = "playwright-core@1.56.1"
-AXE = "axe-core@4.11.0"
 LIMIT = 600.0
 """Seconds that an installation may take."""
 
