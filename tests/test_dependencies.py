@@ -41,6 +41,11 @@ DOCUMENTED = {
     "rich.console",
     "rich.live",
     "rich.text",
+    "starlette.applications",
+    "starlette.concurrency",
+    "starlette.requests",
+    "starlette.responses",
+    "starlette.routing",
     "starlette.types",
     "tornado.gen",
 }
