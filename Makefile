@@ -87,7 +87,7 @@ fuzz: $(STAMP) ## the long proofs by random cases (FUZZ_RUNS=… for a shorter r
 	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m hypothesis
 	@PLAIT_WHOLE=1 $(BIN)/python -m pytest -n $(WORKERS) -m share tests/template
 
-attack: $(STAMP) ## hostile processes, swapped files, links that race, the guardian under valgrind
+attack: $(STAMP) ## hostile processes, swapped files, links that race, hostile requests, the guardian under valgrind
 	@set -e; for script in tests/attack/*_attack.py; do \
 	  echo "plait: $$script"; \
 	  $(BIN)/python "$$script"; \
