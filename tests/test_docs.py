@@ -782,7 +782,8 @@ def test_each_guarantee_names_the_tests_that_show_it() -> None:
 
 
 SHARED = {
-    # the files that flows on the page of the format extend, import and take variables from
+    # the files that flows on the page of the format call, extend, import and take variables from
+    ".ai/tools/team/report.py": '__executor_id__ = "core/runtimes/python/script"\n__version__ = "1.0.0"\n',
     ".env": "TOKEN_FILE=token.txt\n",
     "base.yaml": "name: base\n",
     "lib/checks.yaml": "blocks: {lint: {steps: [{shell: 'true'}]}}\nsteps: [{use: lint}]\n",
@@ -793,7 +794,7 @@ FLOWS = [block for block in blocks(page_of("workflow.md")) if block.kind == "yam
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda block: f"line {block.line}")
 def test_every_flow_on_the_page_of_the_format_is_one(flow: Block, tmp_path: Path) -> None:
     for name, text in {**SHARED, "flow.yaml": flow.text}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert printed_by("plait check flow.yaml", Reader.at(tmp_path)) == "no problems in 1 file\n"
 

@@ -230,7 +230,8 @@ def resolve_inputs(
                 about = f": {parameter.description}" if parameter.description else ""
                 what = f"parameter '{parameter.name}' is missing{about}"
                 close = closest_name(name, others) if not takes_more else None
-                fix = f"you gave '{close}'" if close else f"pass it with -i {name}=…"
+                also = f"; you gave '{close}'" if close else ""
+                fix = f"pass it with -i {name}=…{also}"
                 problems[name] = Problem(what, parameter.span, fix, code="parameter")
             continue
         value = convert_value(parameter, offered)
