@@ -48,6 +48,7 @@ from load import STAT, busy_share, refuse_beside_load  # noqa: E402
 from mcp_calls import mcp_tables  # noqa: E402
 from measure import adopt_orphans, pin_to_one_core  # noqa: E402
 from million import million_tables  # noqa: E402
+from otel import otel_tables  # noqa: E402
 from results import (  # noqa: E402
     Measured,
     Note,
@@ -202,6 +203,7 @@ PARTS: dict[str, Part] = {
     "mcp": lambda rounds: mcp_tables(rounds=rounds.calls),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
+    "otel": lambda rounds: otel_tables(items=10 * rounds.commands, rounds=rounds.linear + 2),
     "history": lambda rounds: history_tables(
         sizes=rounds.history, rounds=max(rounds.processes // 4, 3)
     ),

@@ -46,6 +46,27 @@ def node(folder: Path) -> str:
     return str(own) if own.exists() else shutil.which("node") or "node"
 
 
+def run_node(folder: Path, script: str, stdin: str) -> str:
+    """What a module prints that is written beside the packages."""
+    name = hashlib.sha256(script.encode()).hexdigest()[:16]
+    file = folder / f"{name}-{os.getpid()}.mjs"
+    file.write_text(script)
+    try:
+        ended = subprocess.run(
+            [node(folder), str(file)],
+            cwd=folder,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    finally:
+        file.unlink()
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def _install(npm: str, folder: Path, packages: Sequence[str]) -> None:
     command = [npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)]
     try:

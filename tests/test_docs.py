@@ -436,7 +436,7 @@ OTHER_KEYS = {
     "any_method", "input_data", "server",  # config of a tool
     "flags",                               # a parameter of an example
     "op",                                  # a condition
-    "keep_runs", "mcp_expose", "trust",    # .ai/plait.yaml
+    "keep_runs", "mcp_expose", "telemetry", "trust",    # .ai/plait.yaml
     "date", "json",                        # a value that Plait computes
     "authorization", "sh",                 # a header of HTTP, a message of the shell
 }  # fmt: skip

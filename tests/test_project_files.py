@@ -61,10 +61,12 @@ def test_the_release_workflow_starts_with_a_tag_and_only_one_job_may_publish() -
     assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("check", "build")
 
 
-@pytest.mark.parametrize("file", [".github/workflows/release.yml", "action.yml"])
+@pytest.mark.parametrize(
+    "file", [".github/workflows/release.yml", ".github/workflows/flow.yml", "action.yml"]
+)
 def test_each_action_that_is_used_is_a_commit(file: str) -> None:
     text = (ROOT / file).read_text("utf-8")
-    used = re.findall(r"uses: (.+)", text)
+    used = re.findall(r"uses: (?!\./)(.+)", text)
     assert used
     assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
 
@@ -72,14 +74,16 @@ def test_each_action_that_is_used_is_a_commit(file: str) -> None:
 def run_action(step: str, folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
     """Run one step of the action, as a runner does: its script in bash, its inputs in variables."""
     [found] = [one for one in load("action.yml")["runs"]["steps"] if one.get("name") == step]
+    defaults = {name: one["default"] for name, one in load("action.yml")["inputs"].items()}
     given = {
-        name: inputs[re.fullmatch(r"\$\{\{ inputs\.(\w+) \}\}", value)[1]]  # type: ignore[index]
+        name: {**defaults, **inputs}[re.fullmatch(r"\$\{\{ inputs\.(\w+) \}\}", value)[1]]  # type: ignore[index]
         for name, value in found["env"].items()
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", found["run"]],
-        cwd=folder, env={"PATH": path, "HOME": str(folder.parent), **given},
+        cwd=folder, env={"PATH": path, "HOME": str(folder.parent / "home"), **given,
+        "GITHUB_STEP_SUMMARY": str(folder.parent / "summary.md")},
         capture_output=True, text=True,
     )  # fmt: skip
 
@@ -97,3 +101,54 @@ def test_the_action_checks_the_files_and_runs_the_flow(tmp_path: Path) -> None:
         f"::error {title},file=wrong.yaml,line=1,col=23::unknown variable"
     )
     assert run_action("run", folder, run="wrong.yaml").returncode == 2
+
+
+HOSTILE = """\
+name: "hostile\\n::error::from the name"
+parameters: {word: {type: string}}
+steps:
+  - shell: |
+      printf '%s\\n' '::error::from the output' '##[error]also' '::stop-commands::x' 'word ${word}' >&2
+      exit 4
+"""
+
+
+def commands(text: str) -> list[str]:
+    """The commands that a runner obeys: not those between `stop-commands` and its token."""
+    found, token = [], None
+    for line in map(str.strip, text.split("\n")):
+        if token is not None:
+            token = None if line == f"::{token}::" else token
+        elif line.startswith("::stop-commands::"):
+            token = line.removeprefix("::stop-commands::")
+        elif line.startswith("::") or "##[" in line:
+            found.append(line)
+    assert token is None
+    return found
+
+
+def test_the_action_reports_a_failure_and_no_output_becomes_a_command(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "flow.yaml").write_text(HOSTILE)
+    ended = run_action("run", folder, run="flow.yaml", inputs="word=a b")
+    assert ended.returncode == 1
+    [annotation] = commands(ended.stdout)
+    assert annotation.startswith("::error title=hostile")
+    assert ",file=flow.yaml::" in annotation
+    assert "%0A::error::from the output%0A##[error]also%0A" in annotation
+    assert "word a b" in annotation
+    assert commands(ended.stderr) == []
+    summary = (tmp_path / "summary.md").read_text("utf-8")
+    assert summary.startswith("## ✗ hostile")
+    assert "\n  ::error::from the output\n" in summary  # in a block of code
+    assert "```mermaid\nflowchart TD\n" in summary
+
+
+def test_the_reusable_workflow_gives_its_inputs_to_the_action() -> None:
+    workflow = load(".github/workflows/flow.yml")
+    given = workflow[True]["workflow_call"]["inputs"].keys() - {"plait", "version"}
+    [step] = [one for one in workflow["jobs"]["flow"]["steps"] if one.get("uses") == "./.plait"]
+    assert step["with"] == {name: f"${{{{ inputs.{name} }}}}" for name in given}
+    assert given <= load("action.yml")["inputs"].keys()
+    assert workflow["jobs"]["flow"]["permissions"] == {"contents": "read"}

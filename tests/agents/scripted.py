@@ -115,6 +115,7 @@ class ToolServices(FakeServices):
         *,
         timeout: float | None,  # noqa: ARG002
         on_output: OnOutput | None = None,  # noqa: ARG002
+        trace: tuple[tuple[str, str], ...] = (),  # noqa: ARG002
     ) -> ToolResult:
         with self._lock:
             self.calls.append((tool_id, dict(params)))

@@ -178,7 +178,7 @@ def test_help_lists_every_command(capsys: Capsys) -> None:
 
 
 SUGGESTIONS = [
-    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, worktrees, render, sh, explain, graph, check, init, new, call, tools, sign, verify, keys, trust, mcp, lsp, schema, doctor, completion\n"),
+    (["rendr"],                           "there is no command 'rendr'\nfix: did you mean 'render'? commands: run, chat, runs, show, logs, resume, retry, export, worktrees, render, sh, explain, graph, check, init, new, call, tools, sign, verify, keys, trust, mcp, lsp, schema, doctor, completion\n"),
     (["--versoin"],                       "there is no option '--versoin'\nfix: did you mean '--version'? options: --help, --version\n"),
     (["render"],                          "plait render: TEXT is missing\nfix: give a template, - for standard input, or --cases\n"),
     (["call", "--hlep"],                  "plait call has no option --hlep\nfix: did you mean --help? options: --help, --color, --input, --project, --locked, --dry-run, --trust, --timeout, --allow-env, --json; a text that starts with '-' is written after '--'\n"),

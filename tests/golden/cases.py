@@ -175,7 +175,7 @@ RULES: list[tuple[str, str]] = [
     (r'"duration":\d+(\.\d+)?(e-?\d+)?',                   '"duration":"<duration>"'),
     (r'"(duration_ms|peak_rss_kib)":\d+(\.\d+)?',          r'"\1":"<number>"'),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", "<time>"),
-    (r"(?<![\d:.])(\d+:\d\d|\d+\.\d s)(?=$|[),]| {3}| →)", "<clock>"),
+    (r"(?<![\d:.])(\d+:\d\d|\d+\.\d s)(?=$|[),]| {3}| →| \|)", "<clock>"),
     # A long path is cut where a line of 80 columns ends.
     (r"^(\S+: run <run..\d>(, resumed)?), .*$",            r"\1, <file>"),
     (r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])",              "<digest>"),

@@ -26,7 +26,7 @@ LOADED = [
     (["call", "core/file/read", "-p", "path=flow.yaml"],              62,  97380),
     (["run", "flow.yaml"],                                           178, 277040),
     (["check", "flow.yaml"],                                         163, 254090),
-    (["runs"],                                                        65,  84570),
+    (["runs"],                                                        65,  87800),
 ]  # fmt: skip
 
 # The help of a command needs its options only: an import that belongs to the work goes into `run`.
@@ -35,10 +35,12 @@ HELP = [
     ("run",               13,  13380),
     ("chat",              15,  14820),
     ("runs",              11,  10190),
-    ("show",              11,  10400),
+    ("show",              11,  11250),
     ("logs",              11,  10180),
     ("resume",            14,  14150),
     ("retry",             14,  14050),
+    ("export",            11,  10350),
+    ("events",            11,  10600),
     ("worktrees",         11,  10130),
     ("render",            12,  13110),
     ("sh",                12,  12560),
@@ -54,10 +56,12 @@ HELP = [
     ("keys",              12,  14100),
     ("trust",             15,  16850),
     ("mcp",               12,  11700),
+    ("stop",              11,  10200),
+    ("web",               12,  10800),
     ("lsp",                8,   6490),
-    ("schema",             8,   6280),
+    ("schema",             8,   6520),
     ("doctor",            11,  10470),
-    ("completion",         8,   6280),
+    ("completion",         8,   6300),
 ]  # fmt: skip
 
 FLOW = """\

@@ -128,7 +128,14 @@ class World:
 
     def shown(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What `plait show --json` and `plait runs --json` say of the run."""
-        options = Namespace(run=self.run_id, project=str(self.root), json=True, limit="20")
+        options = Namespace(
+            run=self.run_id,
+            project=str(self.root),
+            json=True,
+            limit="20",
+            markdown=False,
+            format=None,
+        )
         said = []
         for command in (show, runs):
             printed = io.TextIOWrapper(io.BytesIO())

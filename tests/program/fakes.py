@@ -109,6 +109,7 @@ class FakeServices:
         timeout: float | None,
         stop: StopSignal,  # noqa: ARG002
         on_output: OnOutput | None = None,  # noqa: ARG002
+        trace: tuple[tuple[str, str], ...] = (),  # noqa: ARG002
     ) -> ProcessResult:
         self.asked.append({"shell": bound.shown, "env": {**env, **more_env}, "timeout": timeout})
         return self.on_shell(bound.shown)
@@ -123,6 +124,7 @@ class FakeServices:
         *,
         timeout: float | None,
         on_output: OnOutput | None = None,  # noqa: ARG002
+        trace: tuple[tuple[str, str], ...] = (),  # noqa: ARG002
     ) -> ToolResult:
         self.asked.append({"tool": tool_id, "params": dict(params), "timeout": timeout})
         assert self.on_call is not None

@@ -44,7 +44,7 @@ HOST = {"PATH": os.environ["PATH"], "GIT_DIR": "/nowhere", "SECRET_TOKEN": "do-n
 
 TOOLS = [
     "core/shell", "core/file/read", "core/file/write", "core/file/edit", "core/file/list", "core/file/search",
-    "core/http/fetch", "core/git/status", "core/git/diff", "core/json/query", "core/agents/claude",
+    "core/http/fetch", "core/git/status", "core/git/diff", "core/json/query", "core/agents/claude", "core/notify",
 ]  # fmt: skip
 RUNTIMES = {
     "core/runtimes/python/script": "core/primitives/subprocess",

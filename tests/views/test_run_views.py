@@ -270,6 +270,7 @@ def test_each_event_is_one_object_and_the_last_is_the_result() -> None:
         "number": 1,
         "at": 0.0,
         "event": "run_started",
+        "version": 1,
         "run": "7f3a",
         "flow": "fix-worst",
         "file": "/p/fix-worst.yaml",
@@ -868,7 +869,7 @@ ARGUMENTS = [
     (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
     (["retry", "7f3a"],                             "plait retry: which items are to be retried\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
-    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks, tool\n"),
+    (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks, tool, events\n"),
     (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),
 ]  # fmt: skip
 

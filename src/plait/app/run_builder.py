@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -17,7 +17,7 @@ from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.backend import RemoteBackend
 from plait.engine.event_bus import StopSignal
-from plait.engine.events import EarlierUsage, RunEnded, RunStarted
+from plait.engine.events import EarlierUsage, Note, RunEnded, RunStarted
 from plait.engine.outcome import (
     ALL_FAILED,
     Aborted,
@@ -36,6 +36,7 @@ from plait.template.program import FACTS
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun
     from plait.app.flow_source import FlowSource
+    from plait.app.telemetry import Telemetry
     from plait.engine.context import RunContext
     from plait.engine.journal import Journal
     from plait.engine.plan_log import PlannedStep
@@ -73,6 +74,10 @@ def execute_run(
             marked_done=marked_done,
             retried=retried,
         )
+        found: list[str] = []
+        telemetry = _prepare_telemetry(flow, loaded, opened, run, found.append)
+        if telemetry is not None:
+            run = replace(run, trace=telemetry.trace)
         resumed = not run.replay.is_first_run
         program = loaded.program
         run.events.emit(
@@ -80,7 +85,7 @@ def execute_run(
         )
         if resumed:
             run.events.notify(EarlierUsage(run.budgets.earlier.by_part()))
-        for note in notes:
+        for note in (*notes, *found):
             run.events.note("", note)
         for finding in loaded.warnings:
             if finding.code in NOTED:
@@ -93,6 +98,8 @@ def execute_run(
                 f"this run has no seal, so it cannot be resumed: {opened.why_unsealed}; {fix}",
             )
         result = FlowResult(opened.id, "failed")
+        if telemetry is not None:
+            telemetry.start()
         try:
             with guardian_client.listening(partial(run.events.warn, "")):
                 result = _run_program(opened.id, loaded, run, flow)
@@ -107,8 +114,36 @@ def execute_run(
         except BaseException:  # close the journal first; then the error is raised as it is
             run.events.close()
             raise
+        if telemetry is not None and (loss := telemetry.finish(run.stop)):
+            run.events.notify(Note("", run.secrets.mask(loss), warning=True))
         run.events.close()
         return result
+
+
+def _prepare_telemetry(
+    flow: FlowSource,
+    loaded: LoadedFlow,
+    opened: OpenRun | TemporaryRun,
+    run: RunContext,
+    note: Callable[[str], None],
+) -> Telemetry | None:
+    """Return the telemetry of this attempt of the run; None, and nothing is loaded: it is off."""
+    if not any(name.startswith("OTEL_") for name in os.environ) and not _has_setting(
+        flow.project, b"telemetry"
+    ):
+        return None
+    from plait.app.telemetry import prepare_telemetry
+
+    name, first = loaded.program.name, run.replay.first_event
+    return prepare_telemetry(opened, flow.project, name, first, note)
+
+
+def _has_setting(project: str, name: bytes) -> bool:
+    try:
+        with open(os.path.join(project, ".ai", "plait.yaml"), "rb") as file:
+            return name in file.read()
+    except OSError:
+        return False
 
 
 def _note_new_variables(

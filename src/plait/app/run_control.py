@@ -17,8 +17,6 @@ from plait.core.values import Json, json_text
 _LOOK_SECONDS: Final = 0.03
 MOST_OUTPUT: Final = 64 * 1024
 """Characters that are kept of what a command printed."""
-SECRETS: Final = ("-i", "@-")
-"""Takes inputs from standard input: the arguments of a process can be seen by others."""
 
 
 def stop_run(run: str | None, project: str | None) -> tuple[str, int]:

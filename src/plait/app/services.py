@@ -322,6 +322,7 @@ class LocalTools:
         *,
         timeout: float | None,
         on_output: OnOutput | None = None,
+        trace: tuple[tuple[str, str], ...] = (),
     ) -> ToolResult:
         from plait.core.errors import TrustError
         from plait.tools.call import with_parameters, wrap_result
@@ -334,7 +335,12 @@ class LocalTools:
         try:
             # Only the run's own secrets are masked in what a running step prints.
             live = None if prepared.secrets.has_any else on_output
-            returned = await self._call_primitive(prepared.invocation, timeout, live)
+            invocation = prepared.invocation
+            if trace:
+                from plait.tools.invocation import with_trace
+
+                invocation = with_trace(invocation, trace)
+            returned = await self._call_primitive(invocation, timeout, live)
         except TrustError as refused:
             raise with_parameters(refused, prepared) from None
         return wrap_result(tool_id, prepared, returned, time.monotonic() - began)

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
             write_json(sarif_log(findings))
         case "github":
             for finding in findings:
-                print(_workflow_command(finding))
+                print(_annotation(finding))
     return 2 if any(finding.severity == "error" for finding in findings) else 0
 
 
@@ -129,10 +129,10 @@ def _report(findings: Sequence[Finding], files: Sequence[str]) -> Json:
     }
 
 
-def _workflow_command(finding: Finding) -> str:
-    """An annotation of GitHub Actions: `::error file=…,line=…::message`."""
+def _annotation(finding: Finding) -> str:
+    from plait.views.github import annotation
+
     problem = finding.problem
-    level = {"error": "error", "warning": "warning", "note": "notice"}[finding.severity]
     properties = {"title": f"plait {finding.code}"}
     match problem.where:
         case Span() as span:
@@ -141,13 +141,4 @@ def _workflow_command(finding: Finding) -> str:
         case str(name):
             properties |= {"file": name}
     message = problem.what + (f"\nfix: {problem.fix}" if problem.fix else "")
-    listed = ",".join(
-        f"{key}={_escape(value, properties=True)}" for key, value in properties.items()
-    )
-    return f"::{level} {listed}::{_escape(message)}"
-
-
-def _escape(text: str, *, properties: bool = False) -> str:
-    for char in "%\r\n" + (":," if properties else ""):
-        text = text.replace(char, f"%{ord(char):02X}")
-    return text
+    return annotation(finding.severity, message, properties)

@@ -1,6 +1,7 @@
-"""`plait graph`: draw a flow: a graph, the phases of a workflow, the tasks of an ensemble.
+"""`plait graph`: draw a flow: a graph, the phases of a workflow, tasks, an agent and its tools.
 
-It prints lines, or writes SVG with `--svg`.  `--run` marks the visits of a run.
+It prints lines, with `--mermaid` the text that GitHub draws, or writes SVG with
+`--svg`.  `--run` marks the visits of a run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = (
     "plait graph triage.yaml",
     "plait graph triage.yaml --svg triage.svg --run last",
+    "plait graph triage.yaml --mermaid",
 )
 
 
@@ -28,6 +30,9 @@ def configure(parser: Parser) -> None:
         "file", metavar="FILE", nargs="?", help="the flow; with --run that of the run"
     )
     parser.add_argument("--svg", metavar="OUT", help="write it as SVG; - is standard output")
+    parser.add_argument(
+        "--mermaid", action="store_true", help="print it as Mermaid, for Markdown pages"
+    )
     parser.add_argument("--run", metavar="RUN", help="mark the visits of a run: its id, or last")
     add_project(parser, lockable=False)
 
@@ -36,7 +41,16 @@ def run(options: argparse.Namespace) -> int:
     from plait.views.diagram.text import diagram_lines
     from plait.views.format import one_line, write_lines
 
+    if options.mermaid and options.svg is not None:
+        raise InputError(
+            "--mermaid and --svg exclude each other", fix="give one of them", code="arguments"
+        )
     diagram = _diagram(options)
+    if options.mermaid:
+        from plait.views.diagram.mermaid import render_mermaid
+
+        sys.stdout.write(render_mermaid(diagram))
+        return 0
     if options.svg is None:
         write_lines(diagram_lines(diagram), sys.stdout)
         return 0

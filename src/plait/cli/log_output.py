@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Protocol
 from plait.engine.live_output import OutputFile
+from plait.views.following import pause_while_read
 from plait.views.format import json_line, one_line, write_lines
 from plait.views.log import (
     SearchableJournal,
@@ -87,7 +89,11 @@ def follow_log(opened: RecordedRun, item: str | None, is_running: Callable[[], b
 
     try:
         for line in follow(
-            journal, OutputFile(opened.folder), is_running=is_running, wanted=wanted
+            journal,
+            OutputFile(opened.folder),
+            is_running=is_running,
+            wanted=wanted,
+            pause=partial(pause_while_read, sys.stdout),
         ):
             write_lines(iter([line]), sys.stdout)
             sys.stdout.flush()

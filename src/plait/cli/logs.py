@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         other = "--json" if options.json else "--failed"
         raise InputError(
             f"-f and {other} exclude each other",
-            fix="plait run --json prints each event of a run as it happens"
+            fix="plait events -f prints each event of a run as it happens"
             if options.json
             else "plait logs --failed prints the failures until now",
             code="arguments",

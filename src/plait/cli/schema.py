@@ -1,4 +1,4 @@
-"""`plait schema`: the JSON Schema of a file format, for editors."""
+"""`plait schema`: the JSON Schema of a file format, for editors, and of events, for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ EXAMPLES: Final = (
     "plait schema workflow > workflow.schema.json",
     "plait schema provider --compact",
 )
-FORMATS: Final = ("workflow", "graph", "directive", "ensemble", "provider", "hooks", "tool")
+FORMATS: Final = (
+    "workflow",
+    "graph",
+    "directive",
+    "ensemble",
+    "provider",
+    "hooks",
+    "tool",
+    "events",
+)
 
 
 def configure(parser: Parser) -> None:

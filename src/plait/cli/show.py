@@ -6,24 +6,29 @@ import sys
 import time
 from functools import partial
 
+from plait.cli.arguments import require_choice
 from plait.cli.project import add_project, require_folder
-from plait.core.errors import PlaitError
+from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from plait.app.runs import Runs
     from plait.cli.arguments import Parser
+    from plait.core.values import Json
     from plait.engine.journal import Journal
+    from plait.views.diagram.model import Diagram
     from plait.views.format import Line
 
 EXAMPLES: Final = (
     "plait show 7f3a",
     "plait show last --json",
     "plait show 7f3a --html run.html",
+    'plait show --markdown >> "$GITHUB_STEP_SUMMARY"',
 )
+FORMATS: Final = ("text", "json", "markdown", "github")
 
 
 def configure(parser: Parser) -> None:
@@ -36,6 +41,14 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--html", metavar="FILE", help="write the run as one web page; - is standard output"
     )
+    parser.add_argument(
+        "--markdown", action="store_true", help="as Markdown, with a picture of the flow"
+    )
+    parser.add_argument(
+        "--format",
+        metavar="F",
+        help="text, json, markdown, or github: annotations for what failed",
+    )
     add_project(parser, lockable=False)
 
 
@@ -47,15 +60,29 @@ def run(options: argparse.Namespace) -> int:
     from plait.views.summary import project_option
 
     require_folder(options.project)
+    form = _format(options)
     runs, name = flows.find_run(options.run, options.project)
     if options.html is not None:
         return _write_page(runs, name, options.html)
     with runs.open(name, write=False) as opened:
         is_running = partial(runs.is_running, name)
-        report = read_report(name, opened.journal, is_running=is_running, short=not options.json)
-        if options.json:
+        report = read_report(name, opened.journal, is_running=is_running, short=form != "json")
+        if form == "json":
             record = report_json(report)
             print(json_line(record if opened.is_own else {**record, "foreign": True}))
+            return 0
+        if form == "github":
+            from plait.views.github import run_annotations
+
+            for line in run_annotations(report):
+                print(line)
+            return 0
+        if form == "markdown":
+            from plait.views.markdown import markdown_report
+
+            # A file that the journal of another person names is not opened.
+            diagram = _find_diagram(opened.facts, opened.journal) if opened.is_own else None
+            sys.stdout.write(markdown_report(report, now=time.time(), diagram=diagram))
             return 0
         # Where the run is now, not where it started: that may be a folder of another person.
         report.progress.project = opened.project
@@ -66,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
             command = f"plait trust run {one_line(name)}{project_option(report.progress)}"
             write_lines(iter([(f"  foreign      {command} takes it over", "yellow")]), sys.stdout)
         elif kind == "graph":
-            write_lines(_graph_lines(str(opened.facts.get("file", "")), opened.journal), sys.stdout)
+            write_lines(_graph_lines(opened.facts, opened.journal), sys.stdout)
     return 0
 
 
@@ -99,13 +126,31 @@ def _write_page(runs: Runs, name: str, file: str) -> int:
     return 0
 
 
-def _graph_lines(file: str, journal: Journal) -> Iterator[Line]:
+def _format(options: argparse.Namespace) -> str:
+    short = [name for name in ("json", "markdown") if getattr(options, name)]
+    given = [*short, *([] if options.format is None else [options.format])]
+    if len(given) > 1:
+        raise InputError(
+            "--json, --markdown and --format exclude each other",
+            fix="give one of them",
+            code="arguments",
+        )
+    return require_choice("format", given[0], FORMATS) if given else "text"
+
+
+def _graph_lines(facts: Mapping[str, Json], journal: Journal) -> Iterator[Line]:
     """The visits of a run to the nodes of its graph, if the file can still be read."""
-    from plait.views.diagram.files import run_diagram
     from plait.views.diagram.text import diagram_lines
 
+    diagram = _find_diagram(facts, journal)
+    if diagram is not None:
+        yield from (("  " + text, colour) for text, colour in diagram_lines(diagram))
+
+
+def _find_diagram(facts: Mapping[str, Json], journal: Journal) -> Diagram | None:
+    from plait.views.diagram.files import run_diagram
+
     try:
-        diagram = run_diagram(file, journal)
+        return run_diagram(str(facts.get("file", "")), journal)
     except PlaitError:
-        return
-    yield from (("  " + text, colour) for text, colour in diagram_lines(diagram))
+        return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from plait.core.values import Json
     from plait.engine.perform import StepContext
     from plait.engine.plan_log import PlanLog
+    from plait.engine.trace import RunTrace
 
 T = TypeVar("T")
 
@@ -123,6 +124,8 @@ class RunContext:
     """Calls a tool as a part of a step, for agents, which cannot import the tool action."""
     random: Random | None = None
     """Spreads pauses between attempts; None: `Retry.delays` makes one."""
+    trace: RunTrace | None = None
+    """The trace that processes and requests belong to; None: the run is not traced."""
     _shared: dict[type, object] = field(default_factory=dict, repr=False)
 
     def shared(self, kind: type[T]) -> T:

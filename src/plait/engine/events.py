@@ -12,6 +12,9 @@ from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.outcome import Failure, Outcome
 
+EVENTS_VERSION: Final = 1
+"""The version of the events as JSON.  docs/versions.md says what may change without a new one."""
+
 Status: TypeAlias = Literal["running", "done", "failed", "interrupted"]
 Usage: TypeAlias = Mapping[str, float]
 """Amounts of `turns`, `tokens`, `spend` and `steps`; `estimated` is a part of the tokens."""

@@ -42,7 +42,7 @@ from plait.engine.outcome import (
     too_long,
 )
 from plait.engine.replay import QUESTION_CODES, can_continue_after
-from plait.engine.step import Action, Composite, LeafStep
+from plait.engine.step import Action, Composite, LeafStep, retry_mark
 
 if TYPE_CHECKING:
     from plait.engine.context import RunContext
@@ -144,6 +144,8 @@ class StepContext:
     """The number of the event with which the step before it ended; older records do not count."""
     timer: StepTimer | None = None
     """The time by the `timeout` of the steps around, beside the deadline of the flow."""
+    retries: str = ""
+    """The later attempts of this step and those around it that it belongs to, for trace ids."""
 
     def perform(
         self, step: Step, *, scope: Scope | None = None, name: str | None = None
@@ -207,6 +209,7 @@ class StepContext:
             self.env,
             self.replay_after,
             self.timer,
+            self.retries,
         )
 
     def with_scope(self, scope: Scope) -> StepContext:
@@ -222,6 +225,7 @@ class StepContext:
             self.env,
             self.replay_after,
             self.timer,
+            self.retries,
         )
 
     def with_deadline(self, seconds: float) -> StepContext:
@@ -328,7 +332,10 @@ class Attempts:
         if self.number == 1 and timeout is None:
             return self._own
         timer = ctx.timer if timeout is None else StepTimer(timeout, ctx.timer)
-        return replace(self._own, attempt=self.number, timer=timer)
+        retries = ctx.retries
+        if self.number > 1:
+            retries += retry_mark(ctx.path, self.number)
+        return replace(self._own, attempt=self.number, timer=timer, retries=retries)
 
     def settle(self, outcome: Outcome) -> Outcome | None:
         """Return the outcome of the step, or None, after the pause, if it is retried."""

@@ -204,6 +204,11 @@ class LeafStep:
     retry_scope: RetryScope | None = None
 
 
+def retry_mark(path: str, attempt: int) -> str:
+    """Mark what belongs to the second or a later attempt of a step, in trace ids."""
+    return f"; {path} {attempt}"
+
+
 def iter_steps(step: Step, path: str = "") -> Iterator[tuple[str, Step]]:
     """Yield every step that is known before a run, with its path; an item is `item:*`."""
     here = join_path(path, step.name)

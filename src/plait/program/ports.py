@@ -195,8 +195,12 @@ class Tools(ToolChecks, Protocol):
         *,
         timeout: float | None,
         on_output: OnOutput | None = None,
+        trace: tuple[tuple[str, str], ...] = (),
     ) -> ToolResult:
-        """Call a tool; `on_output` gets each piece that a process prints, unmasked."""
+        """Call a tool; `on_output` gets each piece that a process prints, unmasked.
+
+        `trace`: the `traceparent` and `tracestate` that the call passes on.
+        """
 
     def is_process(self, tool_id: str) -> bool:
         """Whether a call waits for nothing but a process; False if the tool is not found."""

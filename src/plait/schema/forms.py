@@ -22,6 +22,7 @@ TABLES: Final = (
     "hook",
     "provider",
     "tool",
+    "event",
 )
 """Each is a module.  It is loaded when a lookup reaches it."""
 
@@ -43,6 +44,30 @@ DIRECTIVE: Final = Record("directive")
 ENSEMBLE: Final = Record("ensemble")
 PROVIDER: Final = Record("provider")
 TOOL: Final = Record("tool")
+EVENTS: Final = OneOf(
+    tuple(
+        Record(name)
+        for name in (
+            "run_started",
+            "step_started",
+            "step_renamed",
+            "step_retrying",
+            "step_finished",
+            "model_text",
+            "items_counted",
+            "items_replayed",
+            "earlier_usage",
+            "step_invalidated",
+            "note",
+            "run_ended",
+            "stopping",
+            "result",
+            "error",
+        )
+    ),
+    "an event",
+)
+"""A line that `plait run --json` or `plait events` prints."""
 FILES: Final[dict[str, Kind]] = {
     "workflow": FLOW,
     "graph": GRAPH,
@@ -51,8 +76,9 @@ FILES: Final[dict[str, Kind]] = {
     "provider": PROVIDER,
     "hooks": HOOKS_FILE,
     "tool": TOOL,
+    "events": EVENTS,
 }
-"""The format of a whole file, by its kind."""
+"""The format of a whole file, by its kind; of events, that of one line."""
 
 
 def record_types_in(kind: Kind) -> list[RecordType]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from plait.core.hints import Final
 from plait.core.values import Json
+from plait.engine.events import EVENTS_VERSION
 from plait.schema.field_types import (
     AgentCommand,
     Boolean,
@@ -31,7 +32,7 @@ from plait.schema.field_types import (
     TemplateText,
     TemplateTree,
 )
-from plait.schema.forms import FILES, record_types_in
+from plait.schema.forms import EVENTS, FILES, record_types_in
 from plait.schema.validate import DURATION, LONGEST, SECONDS
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -44,6 +45,8 @@ def schema_id(format: str) -> str:
 
 def json_schema(format: str = "workflow") -> dict[str, Json]:
     """A format as JSON Schema."""
+    if format == "events":
+        return _events_schema()
     return {
         "$schema": SCHEMA_DIALECT,
         "$id": schema_id(format),
@@ -51,6 +54,49 @@ def json_schema(format: str = "workflow") -> dict[str, Json]:
         **_schema(FILES[format]),
         "$defs": {form.name: _form_schema(form) for form in record_types_in(FILES[format])},
     }
+
+
+def _events_schema() -> dict[str, Json]:
+    """The events of a run: what Plait writes, so a reader has to expect fields that are new."""
+    forms = record_types_in(FILES["events"])
+    names = [form.form for form in EVENTS.kinds if isinstance(form, Record)]
+    return {
+        "$schema": SCHEMA_DIALECT,
+        "$id": schema_id(f"events:{EVENTS_VERSION}"),
+        "title": "Plait event",
+        "description": "One line of plait run --json or plait events",
+        "type": "object",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in names],
+        "$defs": {form.name: _written_form(form, is_event=form.name in names) for form in forms},
+    }
+
+
+def _written_form(form: RecordType, *, is_event: bool) -> dict[str, Json]:
+    name: dict[str, Json] = {"event": {"const": form.name}} if is_event else {}
+    fields = {
+        field.name: {**_written_kind(field.kind), "description": field.what}
+        for field in form.fields
+    }
+    return {
+        "description": form.what,
+        "type": "object",
+        "properties": {**name, **fields},
+        "required": [*name, *(field.name for field in form.fields if field.required)],
+    }
+
+
+def _written_kind(kind: Kind) -> dict[str, Json]:
+    """A value that Plait has written: it is no template, so a number is a number."""
+    match kind:
+        case Integer(least, most):
+            return _number_schema("integer", least, most)
+        case ListOf(inner):
+            return {"type": "array", "items": _written_kind(inner)}
+        case MapOf(inner):
+            return {"type": "object", "additionalProperties": _written_kind(inner)}
+        case OneOf(kinds):
+            return {"anyOf": [_written_kind(one) for one in kinds]}
+    return _schema(kind)
 
 
 def _form_schema(form: RecordType) -> dict[str, Json]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plait.core.hints import Final, Literal, TypeAlias
-from plait.core.records import dataclass, field
+from plait.core.hints import Final, Literal, TypeAlias, TypeVar
+from plait.core.records import dataclass, field, replace
 from plait.core.values import MASK, Json
 
 DEFAULT_TIMEOUT = 300.0
@@ -114,9 +114,36 @@ class McpCall:
     limits: CallLimits = CallLimits(timeout=60.0)
     chosen_by: tuple[str, ...] = ()
     """The caller's parameters that decide the server's command line or url, given or not."""
+    meta: tuple[tuple[str, str], ...] = ()
+    """Entries of `_meta`: the trace that the call belongs to."""
 
 
 Invocation: TypeAlias = ProcessCall | RequestCall | FunctionCall | McpCall
+
+
+_Call = TypeVar("_Call")
+
+
+def with_trace(call: _Call, trace: tuple[tuple[str, str], ...]) -> _Call:
+    """Return an invocation that passes `traceparent` and `tracestate` on.
+
+    A process gets variables, a request headers, an MCP call `_meta`.  A request whose host a value
+    chose gets none: a trace is the business of those whom the author names.  A header that
+    the author wrote stays.  A function runs inside Plait and gets nothing.
+    """
+    match call:
+        case ProcessCall():
+            own = {name.upper(): value for name, value in trace}
+            changed: object = replace(call, env={**call.env, **own})
+        case RequestCall() if not call.url_from_data:
+            written = {name.lower() for name, _ in call.headers}
+            more = tuple(pair for pair in trace if pair[0] not in written)
+            changed = replace(call, headers=(*call.headers, *more))
+        case McpCall() if not call.server.url_from_data:
+            changed = replace(call, meta=trace)
+        case _:
+            return call
+    return changed  # type: ignore[return-value]  # `replace` keeps the class
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from threading import Lock
 from plait.core.hints import TYPE_CHECKING, TextIO
 from plait.core.values import Json
 from plait.engine.events import (
+    EVENTS_VERSION,
     EarlierUsage,
     Event,
     EventRecord,
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
 
 
 class JsonView:
-    def __init__(self, stream: TextIO) -> None:
+    """Prints events.  `schema/event_tables.py` describes every line: change both together."""
+
+    def __init__(self, stream: TextIO, earlier: UsageSum | None = None) -> None:
+        """`earlier`: the usage of events that are not shown."""
         self._stream = stream
         self._lock = Lock()
-        self._usage = UsageSum()
+        self._usage = UsageSum() if earlier is None else earlier
 
     def __enter__(self) -> JsonView:
         return self
@@ -74,6 +78,7 @@ def event_json(event: Event) -> dict[str, Json]:
         case RunStarted():
             return {
                 "event": "run_started",
+                "version": EVENTS_VERSION,
                 **_fields(event, "run", "flow", "file", "project", "resumed"),
                 "phases": [{"name": name, "steps": steps} for name, steps in event.phases],
             }

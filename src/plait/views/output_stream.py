@@ -17,7 +17,6 @@ from plait.core.hints import Final, Protocol
 from plait.core.values import Json
 from plait.engine.events import (
     Event,
-    EventRecord,
     ModelText,
     RunStarted,
     StepFinished,
@@ -27,6 +26,7 @@ from plait.engine.events import (
 )
 from plait.engine.outcome import Failed, Succeeded
 from plait.engine.paths import is_at_or_below, is_item, parent_path
+from plait.views.following import EventSource, follow_journal
 from plait.views.format import Line, clean_block, one_line
 from plait.views.log import EntryReader, LogEntry, entry_lines, entry_state, is_wanted, loss_lines
 from plait.views.parts import TURN
@@ -34,8 +34,6 @@ from plait.views.parts import TURN
 WIDEST_PREFIX: Final = 24
 LONGEST_LINE: Final = 1 << 16
 """Characters of a line without an end after which it is printed in parts."""
-LOOK_PAUSE: Final = 0.1
-"""Seconds between two looks at a run that another process executes."""
 MODEL: Final = "model"
 RECORDED: Final = {"stdout": "output", "stderr": "stderr", MODEL: "text"}
 """By stream: the field of the record that has all of it."""
@@ -172,10 +170,6 @@ def _record(entry: LogEntry) -> dict[str, Json]:
 # ── a run of another process ─────────────────────────────────────────────
 
 
-class EventSource(Protocol):
-    def events(self, after: int = 0) -> Iterator[EventRecord]: ...
-
-
 class OutputSource(Protocol):
     """The file with the output of running steps."""
 
@@ -191,15 +185,13 @@ def follow(
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[Line]:
     """The output of a run until it ends; of `wanted` paths and those below them, None: of all."""
-    stream, number = OutputStream(), 0
+    stream = OutputStream()
     early: list[tuple[StepOutput, int]] = []
-    while True:
-        goes_on = is_running()  # asked first: the last events are read after the end
+    for look in follow_journal(journal, is_running=is_running, pause=pause):
         paths: list[str] | None = None
         has_paths = False
-        records = list(journal.events(number))
+        records = list(look)
         for record, following in zip_longest(records, records[1:]):
-            number = record.number
             if following is not None:
                 stream.expect(following.event)
             if not has_paths:
@@ -216,6 +208,3 @@ def follow(
             elif is_wanted(piece.path, paths):
                 yield from stream.piece_at(piece, at)
         early = early[-100:]
-        if not goes_on:
-            return
-        pause(LOOK_PAUSE)

@@ -48,7 +48,7 @@ class ModelTurnFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class SessionFacts:
     """The turns of one agent session."""
 
     path: str
@@ -80,7 +80,7 @@ class StepDetail:
     outcome: Outcome | None = None
     entries: Sequence[LogEntry] = ()
     """What it, and the steps inside it, have printed."""
-    conversations: Sequence[Conversation] = ()
+    sessions: Sequence[SessionFacts] = ()
     tasks: Sequence[TaskFacts] = ()
 
     @property
@@ -125,8 +125,8 @@ def read_step(events: Iterable[EventRecord], path: str) -> StepDetail | None:
     ends = _last_ends(records)
     if (end := ends.get(path)) is not None and node.state not in ("running", "retrying"):
         detail.outcome = end.outcome
-    detail.conversations = list(_conversations(records, ends, titles, path))
-    has_turns = bool(detail.conversations)
+    detail.sessions = list(_sessions(records, ends, titles, path))
+    has_turns = bool(detail.sessions)
     entries = (
         one
         for one in log_entries(iter(records), [path])
@@ -150,12 +150,12 @@ def _last_ends(records: Iterable[EventRecord]) -> dict[str, StepFinished]:
 # ── an agent ─────────────────────────────────────────────────────────────
 
 
-def _conversations(
+def _sessions(
     records: Iterable[EventRecord],
     ends: Mapping[str, StepFinished],
     titles: Mapping[str, str],
     top: str,
-) -> Iterable[Conversation]:
+) -> Iterable[SessionFacts]:
     started = {
         record.event.path: record.event
         for record in records
@@ -173,7 +173,7 @@ def _conversations(
             known = turns.setdefault(session, [])
             known.append(_turn(step, len(known) + 1, calls.get(path, ())))
     for session, found in turns.items():
-        yield Conversation(session, titles.get(session, session), found)
+        yield SessionFacts(session, titles.get(session, session), found)
 
 
 def _turn(

@@ -13,7 +13,7 @@ from plait.views.format import describe_failure, first_line
 from plait.views.log import LogEntry
 from plait.views.run_tree import StepNode
 from plait.views.run_watch import LiveStep, RunWatch
-from plait.views.step_detail import Conversation, ModelTurnFacts, StepDetail, TaskFacts, ToolUse
+from plait.views.step_detail import ModelTurnFacts, SessionFacts, StepDetail, TaskFacts, ToolUse
 from plait.views.terminal import QUOTED
 from plait.web.addresses import Links, element_id
 from plait.web.ansi import shorten_output, to_markup
@@ -57,7 +57,7 @@ def step_panel(
         "div",
         _head(detail, links, now, mark),
         _failure(detail),
-        [_conversation(one, mark) for one in detail.conversations],
+        [_session(one, mark) for one in detail.sessions],
         _tasks(detail.tasks, links, mark),
         _outputs(detail, live, mark),
         _values(explanations, item, mark),
@@ -239,7 +239,7 @@ def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = Fa
 # ── an agent ─────────────────────────────────────────────────────────────
 
 
-def _conversation(one: Conversation, mark: str) -> Markup:
+def _session(one: SessionFacts, mark: str) -> Markup:
     turns = [_turn(turn, mark) for turn in one.turns]
     return section(
         "Conversation",
@@ -264,9 +264,9 @@ def _turn(turn: ModelTurnFacts, mark: str) -> Markup:
             )
         )
     if turn.user:
-        parts.append(_said("user", "User", turn.user))
+        parts.append(_message("user", "User", turn.user))
     if turn.text:
-        parts.append(_said("model", "Model", turn.text))
+        parts.append(_message("model", "Model", turn.text))
     if turn.failure is not None:
         parts.append(note(turn.failure.message, "error"))
     parts += [_tool_use(call, mark) for call in turn.calls]
@@ -281,7 +281,7 @@ def _turn(turn: ModelTurnFacts, mark: str) -> Markup:
     return tag("li", head, parts)
 
 
-def _said(who: str, label: str, words: str) -> Markup:
+def _message(who: str, label: str, words: str) -> Markup:
     return tag(
         "div",
         tag("span", label, class_="who"),
@@ -400,7 +400,7 @@ def _placeholder_rows(rows: Sequence[PlaceholderRow], depth: int = 0) -> Iterato
 
 def _result(detail: StepDetail, mark: str) -> Markup | None:
     value = detail.value
-    if value is None or (detail.conversations and detail.node.kind == "turn"):
+    if value is None or (detail.sessions and detail.node.kind == "turn"):
         return None
     if isinstance(value, Mapping) and value.keys() <= {"output", "captures"}:
         captures = value.get("captures")

@@ -46,6 +46,7 @@ class RealTools(FakeServices):
         *,
         timeout: float | None,  # noqa: ARG002
         on_output: OnOutput | None = None,  # noqa: ARG002
+        trace: tuple[tuple[str, str], ...] = (),  # noqa: ARG002
     ) -> ToolResult:
         assert self.project is not None
         self.called.append(tool_id)

@@ -47,7 +47,7 @@ from plait.core.errors import (
     closest_name,
     format_names,
 )
-from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar
+from plait.core.hints import TYPE_CHECKING, Any, Final, TypeVar, cast
 from plait.core.os_errors import machine_error
 from plait.core.records import dataclass
 from plait.core.values import Json, json_value
@@ -55,7 +55,7 @@ from plait.tools.invocation import McpCall, McpServer, PrimitiveResult
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.types import CallToolResult, ContentBlock, Tool
+    from mcp.types import CallToolResult, ContentBlock, RequestParamsMeta, Tool
 
     from plait.adapters.mcp.transports import Transport
 
@@ -388,7 +388,11 @@ class _Connections:
             limit.connection = connection
             async with asyncio.timeout(seconds) as limit.timeout:
                 return await connection.ask(
-                    lambda client: client.call_tool(call.tool, dict(call.params))
+                    lambda client: client.call_tool(
+                        call.tool,
+                        dict(call.params),
+                        meta=cast("RequestParamsMeta", dict(call.meta)) if call.meta else None,
+                    )
                 )
 
     async def close(self) -> None:

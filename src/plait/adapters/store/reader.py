@@ -36,6 +36,7 @@ from plait.adapters.store.rows import (
     Unpacking,
     escape_text,
     split,
+    to_brief_end,
     to_event_record,
     to_json,
     to_step_record,
@@ -133,6 +134,19 @@ _SOME_MARKS: Final = (
     f"marks.type IN {tuple(range(len(EVENT_NAMES)))} AND marks.number > ? AND marks.number <= ?"
 )
 _MARKS: Final = f"SELECT number FROM marks WHERE {_SOME_MARKS} ORDER BY number"
+_BRIEF_EVENTS: Final = (
+    f"SELECT number, type = {FINISHED} AND status = {DONE} AND kind NOT IN "
+    "(SELECT id FROM strings WHERE text IN ({})), at, parent, name, kind, title, duration "
+    "FROM records WHERE number > ? ORDER BY number LIMIT 1000"
+)
+_RUN_EVENTS: Final = (
+    f"SELECT number FROM marks WHERE type IN ({RUN_STARTED}, {RUN_ENDED}) AND number <= ? "
+    "ORDER BY number"
+)
+_ENDED_PATHS: Final = (
+    f"SELECT number, parent, name FROM records WHERE number > ? AND number < ? AND type = {FINISHED} "
+    "ORDER BY number LIMIT 10000"
+)
 _FRAME: Final = (
     "SELECT number, records.type, parent, name, status FROM marks JOIN records USING(number) "
     f"WHERE {_SOME_MARKS} AND (parent IS NULL OR NOT {_OF_ITEMS}) ORDER BY number"
@@ -448,6 +462,29 @@ class Reader:
                     title or ""
                 )
         return found
+
+    def brief_events(self, after: int, whole: Collection[str]) -> Iterator[EventRecord]:
+        """The same; a step that succeeded and whose kind is not in `whole` ends without a value.
+
+        It takes a third of the time: most of it is decoding values.
+        """
+        query = _BRIEF_EVENTS.format(", ".join("?" * len(whole)))
+        kinds = [escape_text(kind) for kind in whole]
+        while rows := self._all(query, *kinds, after):
+            others = self._events_at([row[0] for row in rows if not row[1]])
+            for row in rows:
+                yield to_brief_end(row, self._unpacking) if row[1] else next(others)
+            after = rows[-1][0]
+
+    def run_events(self, until: int) -> Iterator[EventRecord]:
+        """The starts and ends of the run up to an event."""
+        return self._events_at([number for (number,) in self._all(_RUN_EVENTS, until)])
+
+    def ended_paths(self, after: int, before: int) -> Iterator[str]:
+        """The paths of the steps that ended between two events; one may occur several times."""
+        while rows := self._all(_ENDED_PATHS, after, before):
+            yield from (unescape_text(parent + name) for _, parent, name in rows)
+            after = rows[-1][0]
 
     def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
         """By path: the usage in records before this one."""

@@ -11,7 +11,7 @@ bytes) says which. If no text in it is large, all of it becomes one blob, and `b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from plait.adapters.store.shapes import (
     MISREAD,
@@ -408,6 +408,26 @@ def _to_status(title: str | None) -> Status:
         case "running" | "done" | "failed" | "interrupted":
             return title
     raise ValueError("no status of a run")
+
+
+_NO_VALUE: Final = Succeeded()
+
+
+def to_brief_end(row: Sequence[Any], unpacking: Unpacking) -> EventRecord:
+    """The end of a step that succeeded, without its value; JournalError if the row is damaged."""
+    number, _, at, parent, name, kind, title, duration = row
+    try:
+        end = StepFinished(
+            unescape_text(parent + name),
+            unpacking.string(kind),
+            unescape_text(title),
+            "",
+            _NO_VALUE,
+            duration + 0.0,
+        )
+        return EventRecord(number, at + 0.0, end)
+    except MISREAD as error:
+        raise damage_error(unpacking.where) from error
 
 
 def to_event_record(number: int, row: Row, unpacking: Unpacking) -> EventRecord:

@@ -35,7 +35,13 @@ from plait.template.sinks import (
     render_url,
 )
 from plait.template.template import Leaf, Template
-from plait.tools.invocation import DEFAULT_MAX_OUTPUT, CallLimits, PrimitiveResult, RequestCall
+from plait.tools.invocation import (
+    DEFAULT_MAX_OUTPUT,
+    CallLimits,
+    PrimitiveResult,
+    RequestCall,
+    with_trace,
+)
 
 if TYPE_CHECKING:
     from plait.scope import Scope
@@ -73,6 +79,8 @@ class HttpAction:
         run, call = ctx.run, plan.data
         if self.is_title:
             run.events.set_title(ctx.path, command_title(run.secrets.mask(call.url)))
+        if run.trace is not None:
+            call = with_trace(call, run.trace.headers(ctx.path, ctx.retries))
         try:
             answer = run.services.get(Http).request(call)
         except RequestError as error:

@@ -54,6 +54,8 @@ class ShellAction:
             "PLAIT_ATTEMPT": str(ctx.attempt),
             "PLAIT_IDEMPOTENCY_KEY": f"{run.id}/{ctx.path}",
         }
+        if run.trace is not None:
+            own_env |= run.trace.environment(ctx.path, ctx.retries)
         live = run.events.open_output(ctx.path, ctx.attempt)
         try:
             ended = await run.services.get(Processes).shell(

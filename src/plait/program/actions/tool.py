@@ -163,6 +163,7 @@ async def _call_directly(call: ToolCall, ctx: StepContext) -> dict[str, Json]:
             call.params,
             timeout=time_left,
             on_output=None if live is None else live.write,
+            trace=() if run.trace is None else run.trace.headers(ctx.path, ctx.retries),
         )
     except RequestError as error:
         failure = Failure(run.secrets.mask(str(error)), failure_kind_of_error(error))

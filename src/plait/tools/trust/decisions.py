@@ -504,7 +504,7 @@ class Trust:
 # ── the parts of a decision ──────────────────────────────────────────────
 
 _SETTINGS: Final = "plait.yaml"
-_KNOWN_SETTINGS: Final = ("trust", "keep_runs", "mcp_expose")
+_KNOWN_SETTINGS: Final = ("trust", "keep_runs", "mcp_expose", "telemetry")
 
 
 def _select_refused(decisions: Sequence[TrustDecision]) -> list[TrustDecision]:
@@ -644,8 +644,22 @@ def require_valid_settings(node: MappingNode) -> None:
             what = "'mcp_expose' is a list of patterns for what plait mcp offers"
             fix = 'write mcp_expose: [core/file/*, "flow:*"]'
             problems.append(Problem(what, value.span, fix, code="bad-setting"))
+    if (telemetry := node.get("telemetry")) is not None and not _is_telemetry(telemetry.data()):
+        what = "'telemetry' is a map with 'endpoint', an http:// or https:// URL, and 'content'"
+        fix = "write telemetry: {endpoint: http://localhost:4318}"
+        problems.append(Problem(what, telemetry.span, fix, code="bad-setting"))
     if problems:
         raise DocumentError.together(problems)
+
+
+def _is_telemetry(value: Json) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, dict) or value.keys() - {"endpoint", "content"}:
+        return False
+    endpoint = value.get("endpoint", "http://")
+    is_url = isinstance(endpoint, str) and endpoint.startswith(("http://", "https://"))
+    return is_url and isinstance(value.get("content", False), bool)
 
 
 _MOST_SHOWN: Final = 10_000

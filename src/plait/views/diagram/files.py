@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from plait.core import documents
 from plait.core.errors import InputError
-from plait.core.hints import TYPE_CHECKING
+from plait.core.hints import TYPE_CHECKING, Final
 from plait.engine.outcome import Failed
-from plait.engine.paths import NODES
+from plait.engine.paths import AGENT, NODES
+from plait.lang.flow_text import FlowText
 from plait.views.diagram.model import (
     PHASES,
     Diagram,
+    directive_diagram,
     graph_visits,
     make_diagram,
     mark_tasks,
@@ -23,13 +25,15 @@ from plait.views.diagram.model import (
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
 
+DIRECTIVE_FILES: Final = (".md", ".markdown")
+
 
 def file_diagram(path: str) -> Diagram:
-    if path.endswith((".md", ".markdown")):
-        raise InputError(
-            "a directive is one text: there is nothing to draw", path, code="wrong-type"
-        )
     name = os.path.splitext(os.path.basename(path))[0]
+    if path.endswith(DIRECTIVE_FILES):
+        from plait.lang.directive.split import split_directive
+
+        return directive_diagram(split_directive(FlowText.read(path).text, path), name)
     diagram = make_diagram(documents.load(path), name)
     if not diagram.nodes:
         raise InputError(
@@ -41,6 +45,10 @@ def file_diagram(path: str) -> Diagram:
 def run_diagram(path: str, journal: Journal) -> Diagram:
     """The diagram of a flow file with the visits that a journal records."""
     diagram = file_diagram(path)
+    if path.endswith(DIRECTIVE_FILES):
+        agent = journal.step(AGENT)
+        ended = agent is not None and [(diagram.nodes[0].name, isinstance(agent.outcome, Failed))]
+        return mark_visits(diagram, ended or ())
     visits = (
         graph_visits(journal, NODES)
         or graph_visits(journal, "steps")

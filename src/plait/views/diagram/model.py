@@ -36,6 +36,7 @@ from plait.schema import ACTION_FIELDS
 
 if TYPE_CHECKING:
     from plait.engine.journal import Journal
+    from plait.lang.directive.split import DirectiveParts
 
 NodeShape: TypeAlias = Literal[
     "start", "tool", "shell", "gate", "return", "foreach", "phase", "step", "task", "end"
@@ -91,6 +92,23 @@ def make_diagram(document: nodes.Node, title: str) -> Diagram:
         case "ensemble":
             return _ensemble(document, title)
     return _workflow(document, title)
+
+
+def directive_diagram(parts: DirectiveParts, title: str) -> Diagram:
+    """The agent of a directive, and the tools that it may call."""
+    head = parts.head
+    permissions = head.get("permissions")
+    holder, key = (
+        (permissions, "tools") if isinstance(permissions, nodes.Mapping) else (head, "permissions")
+    )
+    tools = dict.fromkeys(tool for tool in _words(holder, key) if tool != "None")
+    title = _word(head, "name") or title
+    model = _word(head, "model") or _word(head.get("model"), "name")
+    about = _first_line(_word(head, "description")) or model or "a prompt"
+    agent = DiagramNode(title, "task", about)
+    drawn = [DiagramNode(tool, "tool") for tool in tools if tool != title]
+    edges = tuple(DiagramEdge(title, node.name, "may call") for node in drawn)
+    return Diagram(title, (agent, *drawn), edges)
 
 
 def _graph(document: nodes.Node, title: str) -> Diagram:

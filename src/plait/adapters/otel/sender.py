@@ -1,0 +1,99 @@
+"""Send OTLP messages to a collector: one request at a time, each with a limit of time.
+
+A request is never repeated here, follows no redirect and uses no proxy; whoever calls decides what
+happens with what was not taken.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+from urllib.parse import urlsplit
+
+from plait.adapters.otel.settings import Endpoint
+from plait.core.hints import Final
+
+MOST_ANSWER: Final = 64 * 1024
+
+
+class NotTaken(Exception):
+    """The collector did not take a message; the text says why, and holds no secret."""
+
+
+class Sender:
+    """Sends to one endpoint, over one connection where the collector keeps it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._url = urlsplit(endpoint.url)
+        self._connection: http.client.HTTPConnection | None = None
+
+    def send(self, message: bytes, timeout: float) -> bytes:
+        """Return the collector's answer; NotTaken if there is none, or another status than 2xx."""
+        seconds = max(0.05, min(timeout, self._endpoint.timeout))
+        headers = {
+            "user-agent": "plait",
+            **dict(self._endpoint.headers),
+            "content-type": "application/x-protobuf",
+        }
+        if self._endpoint.gzip:
+            message = gzip.compress(message, 1)
+            headers["content-encoding"] = "gzip"
+        path = self._url.path or "/"
+        target = f"{path}?{self._url.query}" if self._url.query else path
+        reused = self._connection is not None
+        try:
+            try:
+                return self._exchange(target, message, headers, seconds)
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                # The collector had closed an idle connection: it did not see this request.
+                if not reused:
+                    raise
+                self.close()
+                return self._exchange(target, message, headers, seconds)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise NotTaken(_reason(error)) from None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _exchange(
+        self, target: str, message: bytes, headers: dict[str, str], seconds: float
+    ) -> bytes:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._connect(seconds)
+        if connection.sock is not None:
+            connection.sock.settimeout(seconds)
+        connection.timeout = seconds
+        connection.request("POST", target, message, headers)
+        answer = connection.getresponse()
+        body = answer.read(MOST_ANSWER)
+        if answer.will_close or len(body) == MOST_ANSWER:
+            self.close()
+        if not 200 <= answer.status < 300:
+            raise NotTaken(f"it answered {answer.status}")
+        return body
+
+    def _connect(self, seconds: float) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme != "https":
+            return http.client.HTTPConnection(host, port, timeout=seconds)
+        import ssl
+
+        endpoint = self._endpoint
+        tls = ssl.create_default_context(cafile=endpoint.certificate or None)
+        if endpoint.client_certificate:
+            tls.load_cert_chain(endpoint.client_certificate, endpoint.client_key or None)
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return f"the exchange failed ({type(error).__name__})"

@@ -1,0 +1,402 @@
+"""From the events of a run to its spans and log records: the one function for both.
+
+A step is a span when its end is recorded; `at` minus its duration is its start.  A step that was
+retried has a span for each attempt inside.  The run is the span around all, sent when the run has
+ended.  Only recorded events count, so what a resumed run replays is not sent again.
+
+Its memory has a bound: it keeps what runs, and in a resumed run eight bytes for each step that had
+ended before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from plait.adapters.otel import names
+from plait.core.hints import Final, TypeAlias
+from plait.core.values import Json, json_text
+from plait.engine.events import (
+    EventRecord,
+    ItemsCounted,
+    Note,
+    RunEnded,
+    RunStarted,
+    StepFinished,
+    StepRetrying,
+    StepStarted,
+)
+from plait.engine.kinds import failure_kinds
+from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
+from plait.engine.paths import (
+    last_name,
+    parent_path,
+    paths_around,
+    split_call,
+    split_name,
+    unnumbered_name,
+)
+from plait.engine.step import retry_mark
+from plait.engine.trace import RunAttempts, leg_mark, repeat_mark, span_id
+
+Value: TypeAlias = "str | int | float | bool | tuple[str, ...]"
+Attributes: TypeAlias = "tuple[tuple[str, Value], ...]"
+
+NANO: Final = 1_000_000_000
+TURN, CALL, AGENT = "turn", "call", "agent"
+WITH_VALUE: Final = frozenset({TURN, CALL, AGENT, "http"})
+"""Kinds whose value says something for a span, even without content."""
+MOST_CONTENT: Final = 64 * 1024
+"""Characters of one attribute with content."""
+INFO, WARN, ERROR = 9, 13, 17
+"""Severities of OTLP."""
+_BY_PLAIT: Final = frozenset(failure_kinds("by_plait"))
+MOST_IDS: Final = 1000
+RUN: Final = "run"
+"""The kind of the span of the run itself."""
+ATTEMPT: Final = "attempt"
+
+
+class Span(NamedTuple):
+    id: bytes
+    parent: bytes
+    """Empty: it is a root."""
+    name: str
+    kind: str
+    """The kind of step; `run`, or `attempt` for one of several attempts."""
+    path: str
+    title: str
+    status: str
+    start: float
+    end: float
+    error: str = ""
+    """The kind of failure."""
+    message: str = ""
+    attributes: Attributes = ()
+    is_client: bool = False
+    """It waits for a server."""
+
+
+class Log(NamedTuple):
+    at: float
+    severity: int
+    text: str
+    span: bytes
+    path: str
+
+
+class RunSpans:
+    """Folds events, in the order of the journal, to spans."""
+
+    def __init__(
+        self,
+        key: bytes,
+        parent: bytes = b"",
+        *,
+        content: bool = False,
+        ended_paths: Callable[[int, int], Iterable[str]] = lambda _after, _before: (),
+    ) -> None:
+        """`parent`: the span around the run.  `ended_paths`: those of steps that ended after one
+        event and before another.
+        """
+        self.attempts = RunAttempts()
+        self.logs: list[Log] = []
+        """New log records; the caller takes them."""
+        self.waiting: dict[str, int] = {}
+        """By path of a map: items that have not ended."""
+        self._key, self._outside, self._content = key, parent, content
+        self._ended_paths = ended_paths
+        self._mark = ""
+        self._leg_began = self._began = 0
+        """The numbers of the events with which this leg and this run attempt started."""
+        self._started_at = 0.0
+        self._run: RunStarted | None = None
+        self._retried: dict[str, int] = {}
+        """By path of a running step: its attempt, from 2."""
+        self._starts: dict[str, float] = {}
+        """By path: when the present attempt of a running step started, if that is known."""
+        self._ended: array[int] | None = None
+        self._ids: dict[str, bytes] = {}
+        """Cache: ids by path; that of a step around is needed for each step inside."""
+        self._uses: dict[str, tuple[str, tuple[Mapping[str, Json], ...]]] = {}
+        """By path of an agent: its last turn, and the tool requests of that."""
+
+    def add(self, record: EventRecord) -> list[Span]:
+        """Take one event in; return the spans that it completes."""
+        event = record.event
+        match event:
+            case StepFinished():
+                return self._end_step(event, record.at)
+            case StepStarted(path=path):
+                self._starts[path] = record.at
+            case StepRetrying():
+                return [self._end_attempt(event, record.at)]
+            case ItemsCounted(path, total):
+                self.waiting[path] = total
+            case Note(path, message, warning):
+                self._log(record.at, WARN if warning else INFO, message, path)
+            case RunStarted():
+                self._start_run(event, record)
+            case RunEnded():
+                return self._end_run(event, record.at)
+        return []
+
+    # ── the run ──────────────────────────────────────────────────────────
+
+    def _start_run(self, event: RunStarted, record: EventRecord) -> None:
+        self.attempts = self.attempts.after(event)
+        self._began, self._run = record.number, event
+        self._mark = leg_mark(self.attempts.leg)
+        if self.attempts.number == 1:
+            self._leg_began, self._started_at = record.number, record.at
+        self._ended = None
+        self._ids.clear()
+        self._retried.clear()
+        self._starts.clear()
+        self._uses.clear()
+        self.waiting.clear()
+        how = "resumed" if event.resumed else "started"
+        self._log(record.at, INFO, f"run {event.run} {how}", "")
+
+    def _end_run(self, event: RunEnded, at: float) -> list[Span]:
+        self.attempts = self.attempts.after(event)
+        self.waiting.clear()
+        run = self._run
+        severity = {"done": INFO, "interrupted": WARN}.get(event.status, ERROR)
+        self._log(at, severity, f"run {event.status}", "")
+        if run is None or not self.attempts.has_ended:
+            return []  # a resumed run goes on with the same span
+        error, message = ("", "") if event.failure is None else self._error(event.failure)
+        attributes: list[tuple[str, Value]] = [
+            (names.RUN_ID, run.run),
+            (names.RUN_FLOW, run.flow),
+            (names.RUN_FILE, run.file),
+            (names.RUN_ATTEMPTS, self.attempts.number),
+            (names.RUN_STATUS, event.status),
+        ]
+        for name, count in event.facts.items():
+            if type(count) is int:
+                attributes.append((names.ITEMS + name, count))
+        parent = span_id(self._key, "") if self.attempts.leg else self._outside
+        return [
+            Span(
+                span_id(self._key, "", self._mark), parent, f"run {run.flow}", RUN, "", run.flow,
+                event.status, self._started_at, at, error, message, tuple(attributes),
+            )
+        ]  # fmt: skip
+
+    # ── steps ────────────────────────────────────────────────────────────
+
+    def _end_step(self, event: StepFinished, at: float) -> list[Span]:
+        path, kind, outcome = event.path, event.kind, event.outcome
+        above = parent_path(path)
+        if above in self.waiting and kind == "item":
+            self.waiting[above] -= 1
+        attempt = self._retried.pop(path, 0)
+        started = self._starts.pop(path, at)
+        status, error, message, attributes = self._outcome(outcome)
+        name, is_client = _plain_name(kind, path), kind == "http"
+        if kind in WITH_VALUE:
+            more, name, is_client = self._describe(event, name)
+            attributes += more
+        if self._content and isinstance(outcome, Succeeded) and kind not in (TURN, CALL):
+            attributes += _output(outcome.value)
+        # A child may be recorded a moment before its parent, but never starts before it.
+        span = Span(
+            self._id(path), self._parent(above), name, kind, path, event.title, status,
+            at - event.duration, at, error, message, attributes, is_client,
+        )  # fmt: skip
+        if error:
+            self._log(at, ERROR, f"{event.title}: {message or error}", path)
+        if not attempt:
+            return [span]
+        last = span._replace(
+            id=self._attempt_id(path, attempt), parent=span.id, name=f"{ATTEMPT} {attempt}",
+            kind=ATTEMPT, start=max(started, span.start),
+            attributes=((names.STEP_ATTEMPT, attempt), *attributes), is_client=False,
+        )  # fmt: skip
+        return [last, span]
+
+    def _end_attempt(self, event: StepRetrying, at: float) -> Span:
+        """Return the span of an attempt that failed and is followed by another."""
+        path, failure = event.path, event.failure
+        error, message = self._error(failure)
+        step = self._id(path)
+        output = failure.output if isinstance(failure.output, Mapping) else {}
+        took = output.get("duration")
+        start = self._starts.get(path, at)
+        if isinstance(took, int | float):
+            start = min(start, at - took)
+        self._log(at, WARN, f"attempt {event.attempt} failed: {message or error}", path)
+        span = Span(
+            self._attempt_id(path, event.attempt), step, f"{ATTEMPT} {event.attempt}",
+            ATTEMPT, path, "", "retried", start, at, error, message,
+            ((names.STEP_ATTEMPT, event.attempt),),
+        )  # fmt: skip
+        self._retried[path] = event.attempt + 1
+        self._starts[path] = at + event.delay
+        return span
+
+    def _outcome(self, outcome: Outcome) -> tuple[str, str, str, Attributes]:
+        match outcome:
+            case Succeeded():
+                return "done", "", "", ()
+            case Skipped(why):
+                return "skipped", "", "", ((names.STEP_SKIPPED, why),)
+            case Failed(failure):
+                error, message = self._error(failure)
+                code = failure.exit_code
+                known = ((names.EXIT_CODE, code),) if failure.kind == "exit" and code else ()
+                return "failed", error, message, known
+
+    def _error(self, failure: Failure) -> tuple[str, str]:
+        """Return the kind of a failure, and what of its message is not output of a program."""
+        if self._content or failure.kind in _BY_PLAIT:
+            return failure.kind, failure.message[:MOST_CONTENT]
+        return failure.kind, "" if failure.exit_code is None else f"exit code {failure.exit_code}"
+
+    def _describe(self, event: StepFinished, name: str) -> tuple[Attributes, str, bool]:
+        """Return attributes by the conventions, the name, and whether a server is waited for."""
+        outcome = event.outcome
+        value = outcome.value if isinstance(outcome, Succeeded) else None
+        if isinstance(outcome, Failed):
+            value = outcome.failure.output
+        record: Mapping[str, Json] = value if isinstance(value, Mapping) else {}
+        match event.kind:
+            case "turn":
+                return self._describe_turn(event.path, record)
+            case "call":
+                return self._describe_call(event, record)
+            case "agent":
+                self._uses.pop(event.path, None)
+                agent = event.title
+                return (
+                    (
+                        (names.OPERATION, names.INVOKE_AGENT),
+                        (names.AGENT_NAME, agent),
+                        *_usage(record),
+                    ),
+                    f"{names.INVOKE_AGENT} {agent}",
+                    False,
+                )
+        status = record.get("status")
+        code = ((names.HTTP_STATUS, status),) if isinstance(status, int) else ()
+        return code, name, True
+
+    def _describe_turn(self, path: str, record: Mapping[str, Json]) -> tuple[Attributes, str, bool]:
+        model, uses = str(record.get("model") or ""), record.get("uses")
+        requests = (
+            [use for use in uses if isinstance(use, Mapping)] if isinstance(uses, list) else []
+        )
+        self._uses[parent_path(path)] = path, tuple(requests)
+        found: list[tuple[str, Value]] = [(names.OPERATION, names.CHAT), *_usage(record)]
+        if record.get("ending"):
+            found.append((names.FINISH_REASONS, (str(record["ending"]),)))
+        if self._content:
+            text = record.get("text", record.get("output"))
+            found.append((names.OUTPUT_MESSAGES, _content({"text": text, "uses": uses or []})))
+        return tuple(found), f"{names.CHAT} {model}".strip(), True
+
+    def _describe_call(
+        self, event: StepFinished, record: Mapping[str, Json]
+    ) -> tuple[Attributes, str, bool]:
+        turn, number = split_call(event.path)
+        asked, uses = self._uses.get(parent_path(event.path), ("", ()))
+        use = uses[number - 1] if asked == turn and 0 < number <= len(uses) else {}
+        tool = str(record.get("tool") or use.get("name") or "")
+        found: list[tuple[str, Value]] = [
+            (names.OPERATION, names.EXECUTE_TOOL),
+            (names.TOOL_NAME, tool),
+        ]
+        if use.get("id"):
+            found.append((names.TOOL_CALL_ID, str(use["id"])))
+        if record.get("failed"):  # the agent goes on, so the step itself did not fail
+            found.append((names.ERROR_TYPE, str(record.get("kind") or "failed")))
+        if self._content:
+            found.append((names.TOOL_ARGUMENTS, _content(use.get("arguments"))))
+            found.append((names.TOOL_RESULT, _content(record.get("output"))))
+        return tuple(found), f"{names.EXECUTE_TOOL} {tool}".strip(), False
+
+    def _log(self, at: float, severity: int, text: str, path: str) -> None:
+        self.logs.append(Log(at, severity, text, self._id(path), path))
+
+    # ── ids ──────────────────────────────────────────────────────────────
+
+    def _id(self, path: str) -> bytes:
+        if path and (self.attempts.number > 1 or self._retried):
+            return self._marked_id(path, "")
+        known = self._ids.get(path)
+        if known is None:
+            if len(self._ids) >= MOST_IDS:
+                self._ids.clear()
+            known = self._ids[path] = span_id(self._key, path, self._mark)
+        return known
+
+    def _parent(self, path: str) -> bytes:
+        """Return the span of the step around a step: of its present attempt, if it was retried."""
+        attempt = self._retried.get(path) if self._retried else None
+        return self._id(path) if attempt is None else self._attempt_id(path, attempt)
+
+    def _attempt_id(self, path: str, attempt: int) -> bytes:
+        return self._marked_id(path, retry_mark(path, attempt))
+
+    def _marked_id(self, path: str, own: str) -> bytes:
+        # As `RunTrace.traceparent`, which tells processes the same ids.
+        retried = self._retried
+        retries = own
+        if retried:
+            above = [around for around in paths_around(path) if around in retried]
+            retries = "".join(retry_mark(around, retried[around]) for around in above) + own
+        mark = self._mark
+        if self.attempts.number > 1 and (retries or self._has_ended(path)):
+            mark += repeat_mark(self.attempts.number)
+        return span_id(self._key, path, mark + retries)
+
+    def _has_ended(self, path: str) -> bool:
+        """Had a step ended in this leg, before this run attempt?"""
+        if self._ended is None:
+            paths = self._ended_paths(self._leg_began, self._began)
+            ids = (int.from_bytes(span_id(self._key, one), "big") for one in paths)
+            self._ended = array("Q", sorted(ids))
+        wanted = int.from_bytes(span_id(self._key, path), "big")
+        at = bisect_left(self._ended, wanted)
+        return at < len(self._ended) and self._ended[at] == wanted
+
+
+def _plain_name(kind: str, path: str) -> str:
+    """Return a name that many steps share: the kind, and the name that the author gave."""
+    name = last_name(path)
+    if kind == "item" or name.isdigit() or name == kind:
+        return kind
+    return f"{kind} {unnumbered_name(split_name(name)[1] or name)}"
+
+
+def _usage(record: Mapping[str, Json]) -> Attributes:
+    found: list[tuple[str, Value]] = []
+    if model := record.get("model"):
+        found += [(names.REQUEST_MODEL, str(model)), (names.RESPONSE_MODEL, str(model))]
+    usage = record.get("usage")
+    if isinstance(usage, Mapping):
+        for name, field in (
+            (names.INPUT_TOKENS, "input"),
+            (names.OUTPUT_TOKENS, "output"),
+            (names.CACHED_TOKENS, "cached"),
+            (names.COST, "cost"),
+        ):
+            if isinstance(number := usage.get(field), int | float) and (
+                number or field in ("input", "output")
+            ):
+                found.append((name, number))
+    return tuple(found)
+
+
+def _output(value: Json) -> Attributes:
+    output = value.get("output") if isinstance(value, Mapping) else None
+    return () if output in (None, "") else ((names.OUTPUT, _content(output)),)
+
+
+def _content(value: Json) -> str:
+    text = value if isinstance(value, str) else json_text(value)
+    return text[:MOST_CONTENT]

@@ -1,0 +1,551 @@
+"""Runs as a collector sees them: exactly one span for each step, whatever happens to run or collector."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.otel.collector import WAIT, Received, attributes, collector, free_port, real_sink
+from lang.graph.graphs import graph_place, tool, trusted
+from plait.app.runs import flow_store
+from plait.engine.trace import parse_traceparent
+from runs.stories import Place, new_place
+
+PLAIT = [sys.executable, "-m", "plait"]
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+PLAIN = """\
+setup:
+  - shell: echo hello
+map:
+  input: [a, b]
+  steps:
+    - {id: say, shell: 'echo ${item}'}
+reduce:
+  - shell: "false"
+"""
+PLAIN_SPANS = Counter(
+    {"run flow": 1, "phase setup": 1, "shell": 2, "map": 1, "items": 1, "item": 2, "shell say": 2, "phase reduce": 1}
+)  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = graph_place(tmp_path, monkeypatch, PLAIT_PROVIDER="replay")
+    trusted(made)
+    return made
+
+
+def environment(received: Received, **more: str) -> dict[str, str]:
+    return {**os.environ, ENDPOINT: received.url, **more}
+
+
+def plait(place: Place, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PLAIT, *arguments], cwd=place.root, env=env, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+# ── what arrives ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["our collector", "the sink of oteltest"])
+def test_a_plain_run_is_one_trace_with_a_span_for_each_step(
+    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with real_sink() if kind.startswith("the sink") else collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        ran = place.run(PLAIN)
+        assert ran.result.status == "failed"
+        assert received.names == PLAIN_SPANS
+        root = received.require_one_tree()
+        assert root.name == "run flow"
+        assert root.status.code == 2
+        assert attributes(root) == {
+            "plait.run.id": ran.result.run,
+            "plait.run.flow": "flow",
+            "plait.run.file": str(place.file),
+            "plait.run.attempts": 1,
+            "plait.run.status": "failed",
+            "plait.items.total": 2,
+            "plait.items.successful": 2,
+            "plait.items.failed": 0,
+            "plait.items.skipped": 0,
+            "error.type": "exit",
+        }
+        failed = [span for span in received.spans if span.name == "shell" and span.status.code == 2]
+        assert [attributes(span) for span in failed] == [
+            {
+                "plait.step.kind": "shell",
+                "plait.step.status": "failed",
+                "plait.step.path": "reduce/0",
+                "plait.step.title": "false",
+                "process.exit.code": 1,
+                "error.type": "exit",
+            }
+        ]
+        assert failed[0].status.message == "exit code 1"
+        assert received.resource["service.name"] == "plait"
+        assert ran.notes == []
+
+
+def test_an_old_run_is_sent_as_it_was_sent_while_it_ran(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as live:
+        monkeypatch.setenv(ENDPOINT, live.url)
+        ran = place.run(PLAIN)
+    with collector() as later:
+        done = plait(place, "export", "otel", ran.result.run, env=environment(later))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"run {ran.result.run}: 11 spans sent\n"
+        one, two = (
+            sorted(span.SerializeToString(deterministic=True) for span in received.spans)
+            for received in (live, later)
+        )
+        assert one == two
+        nothing = plait(place, "export", "otel", "--rest", "--json", env=environment(later))
+        assert json.loads(nothing.stdout)["sent"] == 0
+
+
+def test_logs_and_metrics_come_with_the_trace(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        place.run(PLAIN)
+        root = received.require_one_tree()
+        texts = [(one.severity_text, one.body.string_value) for one in received.log_records]
+        assert [one for one in texts if not one[1].startswith("run ")] == [
+            ("ERROR", "false: exit code 1"),
+            ("ERROR", "reduce: exit code 1"),
+        ]
+        assert {one.trace_id for one in received.log_records} == {root.trace_id}
+        assert {one.span_id for one in received.log_records} <= {
+            one.span_id for one in received.spans
+        }
+        found = received.last_metrics
+        assert set(found) == {"plait.run.duration", "plait.step.duration", "plait.step.failures"}
+        counts = {
+            tuple(sorted(attributes(point).items())): point.count
+            for point in found["plait.step.duration"].histogram.data_points
+        }
+        flow = ("plait.run.flow", "flow")
+        assert counts[flow, ("plait.step.kind", "item"), ("plait.step.status", "done")] == 2
+        assert counts[flow, ("plait.step.kind", "shell"), ("plait.step.status", "done")] == 3
+        assert [point.as_int for point in found["plait.step.failures"].sum.data_points] == [1, 1]
+
+
+def test_attempts_are_spans_inside_their_step(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        place.run(
+            "setup:\n"
+            "  - {shell: 'echo $TRACEPARENT >> seen; test -e again || { touch again; false; }',"
+            " retry: {attempts: 3, initial_delay: 10ms}}\n"
+        )
+        assert received.names == Counter(
+            {"run flow": 1, "phase setup": 1, "shell": 1, "attempt 1": 1, "attempt 2": 1}
+        )
+        received.require_one_tree()
+        step, first, second = (received.span(one) for one in ("shell", "attempt 1", "attempt 2"))
+        assert first.parent_span_id == second.parent_span_id == step.span_id
+        assert first.status.code == 2
+        assert second.status.code == 0
+        seen = [parse_traceparent(line) for line in place.text("seen").split()]
+        assert [one.span_id for one in seen if one] == [step.span_id.hex(), second.span_id.hex()]
+
+
+# ── killed, stopped, retried ─────────────────────────────────────────────
+
+LONG = """\
+setup:
+  - shell: echo hello
+map:
+  input: [a, b, c, d]
+  max_parallel: 1
+  steps:
+    - shell: 'echo ${item}'
+    - shell: 'if test ${item} = c && ! test -e go; then mkfifo pipe; echo > waits; cat pipe; fi'
+reduce:
+  - shell: echo end
+"""
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(int(WAIT * 100)):
+        if path.exists():
+            return
+        assert process.poll() is None, "plait ended too early"
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{path} did not appear")
+
+
+def all_spans(times: int = 1) -> Counter[str]:
+    once = {
+        "run flow": 1,
+        "phase setup": 1,
+        "shell": 10,
+        "map": 1,
+        "items": 1,
+        "item": 4,
+        "phase reduce": 1,
+    }
+    return Counter({name: times * count for name, count in once.items()})
+
+
+@pytest.mark.parametrize(
+    "delay", ["50", "60000"], ids=["sent before the kill", "nothing sent before"]
+)
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_a_run_that_was_cut_off_and_resumed_is_one_trace_without_duplicates(
+    place: Place, sign: signal.Signals, delay: str
+) -> None:
+    place.write("flow.yaml", LONG)
+    with collector() as received:
+        env = environment(received, OTEL_BSP_SCHEDULE_DELAY=delay)
+        with subprocess.Popen([*PLAIT, "run", "flow.yaml"], cwd=place.root, env=env,
+                              stdout=subprocess.DEVNULL, text=True) as process:  # fmt: skip
+            wait_for(place.root / "waits", process)
+            if delay == "50":
+                assert received.came.wait(WAIT)
+            process.send_signal(sign)
+            process.wait(WAIT)
+        assert not any(span.name == "run flow" for span in received.spans)
+        place.write("go", "")
+        done = plait(place, "resume", env={**env, "OTEL_BSP_SCHEDULE_DELAY": "50"})
+        assert done.returncode == 0, done.stderr
+        assert received.names == all_spans()
+        root = received.require_one_tree()
+        assert attributes(root)["plait.run.attempts"] == 2
+
+
+def test_what_runs_again_after_the_end_is_a_part_of_the_same_trace(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        ran = place.run(
+            "map:\n  input: [a, b]\n  steps:\n    - shell: 'echo $TRACEPARENT >> seen; test ${item} = a || test -e go'\n"
+        )
+        place.write("go", "")
+        place.retry(ran.result.run)
+        root = received.require_one_tree()
+        assert received.names == Counter(
+            {"run flow": 2, "map": 2, "items": 1, "item": 3, "shell": 3}
+        )
+        (again,) = [one for one in received.spans if one.name == "run flow" and one != root]
+        assert again.parent_span_id == root.span_id
+        shells = {one.span_id.hex() for one in received.spans if one.name == "shell"}
+        seen = [parse_traceparent(line) for line in place.text("seen").split()]
+        assert {one.span_id for one in seen if one} == shells
+
+
+# ── agents ───────────────────────────────────────────────────────────────
+
+MARK = "def execute(params, project_path):\n    return {'line': params['line']}\n"
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_an_agent_with_tools_follows_the_conventions(
+    place: Place, monkeypatch: pytest.MonkeyPatch, content: bool
+) -> None:
+    tool(place, "demo/mark", MARK)
+    place.write(".ai/directives/helper.md", "---\npermissions: [demo/mark]\n---\nDo it.\n")
+    place.write("replay.yaml", [
+        {"ask": "Do it.", "answer": {"uses": [{"name": "demo__mark", "arguments": {"line": "secret-line"}}],
+                                     "usage": {"input": 10, "output": 2, "cost": 0.5}}},
+        {"ask": None, "answer": {"text": "done-text", "usage": {"input": 20, "output": 3, "cost": 0.25}}},
+    ])  # fmt: skip
+    with collector() as received:
+        if content:
+            place.write(
+                ".ai/plait.yaml", f"telemetry: {{endpoint: '{received.url}', content: true}}\n"
+            )
+        else:
+            monkeypatch.setenv(ENDPOINT, received.url)
+        trusted(place)
+        place.write("flow.yaml", "setup:\n  - {tool: 'directive:helper', id: ask}\n")
+        ran = place.run()
+        assert ran.result.status == "done", ran.message
+        received.require_one_tree()
+        turns = [one for one in received.spans if one.name.startswith("chat")]
+        assert [one.kind for one in turns] == [3, 3]
+        facts = attributes(turns[0])
+        assert facts["gen_ai.operation.name"] == "chat"
+        assert (facts["gen_ai.usage.input_tokens"], facts["gen_ai.usage.output_tokens"]) == (10, 2)
+        assert facts["plait.usage.cost"] == 0.5
+        call = attributes(received.span("execute_tool demo/mark"))
+        assert call["gen_ai.operation.name"] == "execute_tool"
+        assert call["gen_ai.tool.name"] == "demo/mark"
+        (agent,) = [one for one in received.spans if one.name.startswith("invoke_agent")]
+        assert attributes(agent)["gen_ai.usage.input_tokens"] == 30
+        said = b"".join(one.SerializeToString() for one in received.traces)
+        assert (b"done-text" in said) is content
+        assert ("gen_ai.tool.call.arguments" in call) is content
+        tokens = {
+            attributes(point)["gen_ai.token.type"]: point.sum
+            for point in received.last_metrics["gen_ai.client.token.usage"].histogram.data_points
+        }
+        assert tokens == {"input": 30, "output": 5}
+        cost = received.last_metrics["plait.usage.cost"].sum.data_points
+        assert sum(point.as_double for point in cost) == 0.75
+
+
+# ── many items, sampling ─────────────────────────────────────────────────
+
+MANY = "map:\n  input: items.json\n  max_parallel: 8\n  steps:\n    - write_file: {path: out, content: x}\n"
+
+
+@pytest.mark.parametrize("share", ["0", "1"])
+def test_ten_thousand_items_are_sampled_as_a_whole(
+    place: Place, share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write("items.json", list(range(10_000)))
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+        monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "60000")
+        assert place.run(MANY).result.status == "done"
+        expected = {"run flow": 1, "map": 1, "items": 1, "item": 10_000, "write_file": 10_000}
+        assert received.names == Counter(expected if share == "1" else {})
+        if share == "1":
+            received.require_one_tree()
+        (point,) = received.last_metrics["plait.run.duration"].histogram.data_points
+        assert point.count == 1
+
+
+# ── the context of the trace ─────────────────────────────────────────────
+
+
+def test_the_run_is_a_child_of_the_traceparent_also_when_it_is_resumed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("TRACEPARENT", PARENT)
+        monkeypatch.setenv("TRACESTATE", "vendor=1")
+        ran = place.run("setup:\n  - shell: 'echo $TRACEPARENT $TRACESTATE >> seen; test -e go'\n")
+        monkeypatch.delenv("TRACEPARENT")
+        place.write("go", "")
+        place.resume(ran.result.run)
+        assert {one.trace_id.hex() for one in received.spans} == {PARENT[3:35]}
+        roots = [one for one in received.spans if one.parent_span_id.hex() == PARENT[36:52]]
+        assert [one.name for one in roots] == ["run flow"]
+        assert all(one.trace_state == "vendor=1" for one in received.spans)
+        ids = {one.span_id.hex() for one in received.spans if one.name == "shell"}
+        lines = [line.split() for line in place.text("seen").splitlines()]
+        assert {state for _, state in lines} == {"vendor=1"}
+        assert {parent[36:52] for parent, _ in lines} == ids
+
+
+def test_a_parent_that_is_not_sampled_decides(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("TRACEPARENT", PARENT[:-2] + "00")
+        ran = place.run("setup:\n  - shell: 'echo $TRACEPARENT > seen'\n")
+        assert ran.result.status == "done"
+        assert received.spans == []
+        assert place.text("seen").strip().endswith("-00")
+
+
+def test_without_telemetry_a_process_gets_no_traceparent(place: Place) -> None:
+    place.done("setup:\n  - shell: 'echo ${TRACEPARENT:-none} > seen'\n".replace("${", "$${"))
+    assert place.text("seen") == "none\n"
+
+
+# ── collectors that do not work ──────────────────────────────────────────
+
+
+def note(place: Place, monkeypatch: pytest.MonkeyPatch, url: str, **env: str) -> tuple[str, Any]:
+    monkeypatch.setenv(ENDPOINT, url)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    ran = place.run("setup:\n  - shell: echo hello\n")
+    assert ran.result.status == "done"
+    (text,) = ran.notes
+    return text, ran
+
+
+def test_a_collector_that_is_gone_leaves_a_note_and_the_rest_is_sent_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    text, ran = note(place, monkeypatch, url)
+    run = ran.result.run
+    assert text == (
+        f"telemetry: not all spans were sent to {url}/v1/traces: connection refused; "
+        f"plait export otel {run} --rest sends the rest"
+    )
+    with collector() as received:
+        done = plait(place, "export", "otel", run, "--rest", env=environment(received))
+        assert done.stdout == f"run {run}: 3 spans sent\n"
+        received.require_one_tree()
+    with flow_store(str(place.root)).open(run, write=False) as opened:
+        assert "telemetry" not in str(list(opened.journal.events()))
+
+
+def test_a_collector_that_answers_500_changes_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector(status=500) as received:
+        text, ran = note(place, monkeypatch, received.url)
+        assert text.startswith(
+            f"telemetry: not all spans were sent to {received.url}/v1/traces: it answered 500;"
+        )
+        done = plait(place, "export", "otel", ran.result.run, env=environment(received))
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"after 0 spans of run {ran.result.run}, the collector took no more: {received.url}/v1/traces: it answered 500\n"
+            "fix: look at the collector and at OTEL_EXPORTER_OTLP_ENDPOINT, then try again\n"
+        )
+
+
+def test_a_collector_that_never_answers_does_not_hold_the_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector(gate=threading.Event()) as received:
+        text, _ = note(place, monkeypatch, received.url, OTEL_BSP_EXPORT_TIMEOUT="200")
+        assert "it did not answer in time" in text
+        assert received.spans == []
+
+
+def test_refused_spans_are_reported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector(rejected=2) as received:
+        text, _ = note(place, monkeypatch, received.url)
+        assert text == "telemetry: the collector refused 2 spans"
+
+
+WRONG = [
+    # variables                                            note
+    ({ENDPOINT: "localhost:4318"},                         "OTEL_EXPORTER_OTLP_ENDPOINT is no http:// or https:// URL; no traces are sent"),
+    ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},              "OTEL_EXPORTER_OTLP_PROTOCOL: Plait sends http/protobuf only, so no traces are sent"),
+    ({"OTEL_TRACES_EXPORTER": "console"},                  "OTEL_TRACES_EXPORTER is otlp or none; nothing is sent"),
+    ({"OTEL_TRACES_SAMPLER": "magic"},                     "OTEL_TRACES_SAMPLER names no known sampler; known: always_on, always_off, traceidratio, each also after parentbased_"),
+    ({"OTEL_TRACES_SAMPLER_ARG": "7"},                     "OTEL_TRACES_SAMPLER_ARG is a number from 0 to 1; 1 is used"),
+    ({"OTEL_BSP_SCHEDULE_DELAY": "soon"},                  "OTEL_BSP_SCHEDULE_DELAY is no number from 0 on; 1000 is used"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "expected"), WRONG)
+def test_a_wrong_variable_is_named_and_the_run_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], expected: str
+) -> None:
+    with collector() as received:
+        for name, one in {ENDPOINT: received.url, **env}.items():
+            monkeypatch.setenv(name, one)
+        ran = place.run("setup:\n  - shell: echo hello\n")
+        assert ran.result.status == "done"
+        assert f"telemetry: {expected}" in ran.notes
+
+
+@pytest.mark.parametrize(
+    "env", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}]
+)  # fmt: skip
+def test_telemetry_can_be_switched_off(
+    place: Place, monkeypatch: pytest.MonkeyPatch, env: dict[str, str]
+) -> None:
+    with collector() as received:
+        for name, one in {ENDPOINT: received.url, **env}.items():
+            monkeypatch.setenv(name, one)
+        assert place.run(PLAIN).notes == []
+        assert received.requests == 0
+
+
+def test_the_setting_of_a_project_counts_only_if_the_project_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = new_place(tmp_path, monkeypatch)
+    with collector() as received:
+        place.write(".ai/plait.yaml", f"telemetry: {{endpoint: '{received.url}'}}\n")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame")
+        assert place.run("setup:\n  - shell: echo hello\n").notes == [
+            "telemetry: 'telemetry' in .ai/plait.yaml does not count, since you do not trust this project; "
+            f"plait trust {place.root}, or set OTEL_EXPORTER_OTLP_ENDPOINT"
+        ]
+        assert received.requests == 0
+        trusted(place)
+        assert place.run("setup:\n  - shell: echo hello\n").notes == []
+        assert received.require_one_tree().name == "run flow"
+        assert all("api-key" not in one for one in received.headers)
+        monkeypatch.setenv(ENDPOINT, received.url)
+        place.run("setup:\n  - shell: echo hello\n")
+        assert received.headers[-1]["api-key"] == "sesame"
+
+
+def test_without_the_extra_the_note_has_the_command_that_installs_it(place: Place) -> None:
+    hide = (
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'opentelemetry': raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+        "from plait.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    place.write("flow.yaml", "setup:\n  - shell: echo hello\n")
+    env = {**os.environ, ENDPOINT: "http://127.0.0.1:9"}
+    command = [sys.executable, "-c", hide]
+    ran = subprocess.run([*command, "run", "flow.yaml"], cwd=place.root, env=env, capture_output=True, text=True, check=False)  # fmt: skip
+    assert ran.returncode == 0
+    fix = "pip install 'plait-flow[otel]', or OTEL_SDK_DISABLED=true"
+    assert f"telemetry: OpenTelemetry is configured, but not installed; {fix}" in ran.stdout
+    done = subprocess.run([*command, "export", "otel"], cwd=place.root, env=env, capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"OpenTelemetry is configured, but not installed\nfix: {fix}\n"
+
+
+# ── who gets the trace ───────────────────────────────────────────────────
+
+
+
+def test_tools_and_requests_get_the_id_of_their_step(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(
+        ".ai/tools/who.yaml",
+        {"version": "1.0.0", "executor_id": "core/primitives/subprocess",
+         "config": {"command": "sh", "args": ["-c", "echo $TRACEPARENT"]}},
+    )  # fmt: skip
+    trusted(place)
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["traceparent"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Silence."""
+
+    with collector() as received, HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        monkeypatch.setenv(ENDPOINT, received.url)
+        ran = place.run(
+            "setup:\n  - {id: ask, tool: who, capture_output: id}\n"
+            f"  - {{id: web, http: {{url: 'http://127.0.0.1:{server.server_port}/'}}}}\n"
+        )
+        server.shutdown()
+        assert ran.result.status == "done", ran.message
+        assert ran.outputs["setup/ask"][36:52] == received.span("tool ask").span_id.hex()
+        (header,) = seen
+        assert header[36:52] == received.span("http web").span_id.hex()

@@ -1,0 +1,212 @@
+"""The pages of runs: what they show, with hostile names and outputs, and bad addresses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plait.core.errors import PlaitError
+from plait.web.export import export_run
+from web.browse import Browser, Outline, run_text
+from web.test_html import HOSTILE
+
+pytest.importorskip("starlette", reason="pip install 'plait-flow[web]'")
+
+FLOW = """
+name: <script>alert(1)</script>
+parameters: {word: {type: string, default: x}}
+setup:
+  - name: "<img src=x onerror=alert(2)>"
+    shell: printf '\\033[31m<b>red</b>\\033[0m \\342\\200\\256 %s' ${word}
+map:
+  input: {command: "printf '%s\\n' '<svg onload=alert(3)>' good"}
+  steps:
+    - shell: test ${item} = good
+reduce:
+  - shell: "echo ${map.successful} of ${map.total}"
+"""
+VIEWS = [{"view": one} for one in ("", "overview", "timeline", "graph", "items")]
+STEPS = [{"step": one} for one in ("setup", "setup/0", "map", "reduce/0")]
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> tuple[Browser, str]:
+    result = run_text(tmp_path / "p", FLOW, word='"><script>alert(4)</script>')
+    return Browser(tmp_path / "p"), result.run
+
+
+@pytest.mark.parametrize("query", VIEWS + STEPS, ids=str)
+def test_a_page_has_no_element_or_address_of_a_run(
+    ran: tuple[Browser, str], query: dict[str, str]
+) -> None:
+    browser, run = ran
+    page = browser.run(run, **query)
+    assert page.status == 200
+    _require_harmless(page.text, scripts=1)
+
+
+def _require_harmless(text: str, *, scripts: int) -> None:
+    page = Outline(text)
+    assert page.elements.count("script") == scripts
+    assert not {"iframe", "object", "embed", "base"} & {*page.elements}
+    assert "img" not in page.elements
+    assert not any(name.startswith("on") or name == "style" for name, _ in page.attributes)
+    addresses = [value for name, value in page.attributes if name in ("href", "src", "action")]
+    assert all(one.startswith(("/", "#", "data:image/svg+xml;base64,")) for one in addresses)
+    assert "\u202e" not in text
+    assert "\x1b" not in text
+
+
+def test_a_step_shows_its_command_output_and_values(ran: tuple[Browser, str]) -> None:
+    browser, run = ran
+    text = browser.run(run, step="setup/0").text
+    assert '<span class="a-f1">&lt;b&gt;red&lt;/b&gt;</span>' in text
+    assert "Values and where they come from" in text
+    assert "${word}" in text
+    assert "exit code" in text
+
+
+def test_items_are_filtered_and_searched(ran: tuple[Browser, str]) -> None:
+    browser, run = ran
+    base = f"/run/{browser.key}/{run}/items?map=map"
+    failed = browser.get(f"{base}&state=failed").text
+    assert 'data-total="1"' in failed
+    assert "&lt;svg onload=alert(3)&gt;" in failed
+    assert 'data-total="1"' in browser.get(f"{base}&q=GOOD").text
+    assert 'data-total="2"' in browser.get(base).text
+    assert browser.get(f"/run/{browser.key}/{run}/items?map=x").status == 404
+
+
+def test_the_list_of_runs_is_searched(ran: tuple[Browser, str]) -> None:
+    browser, run = ran
+    assert f"/run/{browser.key}/{run}" in browser.get("/").text
+    assert f"/run/{browser.key}/{run}" in browser.get(f"/?q={run[:5]}&state=partial").text
+    for query in ("q=nothing", "state=failed", "project=0"):
+        assert run not in browser.get(f"/?{query}").text
+
+
+def test_buttons_show_the_commands_that_they_stand_for(ran: tuple[Browser, str]) -> None:
+    browser, run = ran
+    project = browser.projects.folder(browser.key)
+    text = browser.run(run).text
+    assert f"plait retry {run} --failed --project {project}" in text
+    assert 'value="resume"' not in text
+    refused = browser.post(f"/run/{browser.key}/{run}/act", action="stop")
+    assert (refused.status, "stop is not possible now" in refused.text) == (409, True)
+
+
+def test_an_exported_run_needs_nothing_else(ran: tuple[Browser, str]) -> None:
+    browser, run = ran
+    shown = browser.projects.shown(browser.key, run)
+    text = export_run(shown.watch, shown.facts, 0.0)
+    _require_harmless(text, scripts=0)
+    page = Outline(text)
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    places = [value[1:] for name, value in page.attributes if name == "href"]
+    assert {*places} <= {*ids}
+    assert any(value.startswith("default-src 'none'; style-src") for _, value in page.attributes)
+    assert "&lt;svg onload=alert(3)&gt;" in text
+
+
+def test_a_flow_is_started_with_a_form(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text(
+        "parameters:\n"
+        "  count: {type: integer, default: 3, description: how many}\n"
+        "  mode: {choices: [fast, slow]}\n"
+        "  tags: {type: array, default: [a]}\n"
+        "steps:\n  - shell: echo ${count}\n"
+    )
+    browser = Browser(tmp_path)
+    assert "flow.yaml" in browser.get(f"/start?project={browser.key}").text
+    form = browser.get(f"/start?project={browser.key}&flow=flow.yaml")
+    assert form.status == 200
+    assert 'name="input-count"' in form.text
+    assert '<option value="slow">slow</option>' in form.text
+    assert "how many" in form.text
+    assert "plait run" in form.text
+    wrong = browser.post("/start", project=browser.key, flow="flow.yaml", **{"input-count": "x"})
+    assert wrong.status == 422
+    assert "It did not start" in wrong.text
+    right = browser.post(
+        "/start",
+        project=browser.key,
+        flow="flow.yaml",
+        **{"input-count": "7", "input-mode": "slow"},
+    )
+    assert right.status == 303
+    assert browser.get(right.headers["location"]).status == 200
+
+
+BAD = [
+    # address                      status  words
+    ("/nothing",                   404,    "there is no such page"),
+    ("/static/../server.py",       404,    "there is no such page"),
+    ("/static/web.txt",            404,    "there is no such page"),
+    ("/run/{key}/zzzzzzzz",        404,    "there is no run"),
+    ("/run/{key}/..%2f..%2fetc",   404,    "there is no"),
+    ("/run/0000000000/zzzzzzzz",   404,    "there is no such project here"),
+    ("/start?project=x",           404,    "there is no such project here"),
+    ("/start?flow=../../x",        404,    "there is no flow"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("address", "status", "words"), BAD)
+def test_bad_addresses_get_a_clear_answer(
+    ran: tuple[Browser, str], address: str, status: int, words: str
+) -> None:
+    browser, _ = ran
+    page = browser.get(address.format(key=browser.key))
+    assert page.status == status
+    assert words in page.text
+
+
+def _newer(folder: Path) -> None:
+    with sqlite3.connect(folder / "journal.db") as journal:
+        journal.execute("PRAGMA user_version=9")
+
+
+def _gone(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [(_newer, "the journal has version 9"), (_gone, "there is no run")],
+)
+def test_a_run_that_cannot_be_read_is_named(
+    tmp_path: Path, harm: Callable[[Path], None], words: str
+) -> None:
+    run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
+    browser = Browser(tmp_path / "p")
+    assert browser.run(run).status == 200
+    browser.projects.close()
+    harm(tmp_path / "p" / ".ai" / "state" / "runs" / run)
+    page = browser.run(run)
+    assert page.status in (404, 500)
+    assert words in page.text
+    with pytest.raises(PlaitError):
+        browser.projects.shown(browser.key, run)
+
+
+def test_a_run_that_is_removed_while_it_is_shown_is_noticed(tmp_path: Path) -> None:
+    run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
+    browser = Browser(tmp_path / "p")
+    browser.run(run)
+    _gone(tmp_path / "p" / ".ai" / "state" / "runs" / run)
+    assert browser.run(run).status == 404
+
+
+def test_every_hostile_text_may_be_an_item(tmp_path: Path) -> None:
+    names = [one for one in HOSTILE if ("\0" not in one and one.isprintable()) or "\u202e" in one]
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "items.json").write_text(json.dumps(names))
+    run = run_text(
+        tmp_path / "p", "map:\n  input: items.json\n  steps:\n    - shell: echo ${item}\n"
+    ).run
+    _require_harmless(Browser(tmp_path / "p").run(run, view="items").text, scripts=1)
