@@ -26,6 +26,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -656,18 +657,21 @@ def _spoil_tail(wal: Path, whole: bytes, how: str, chance: random.Random) -> Non
 
 
 def _records(folder: Path) -> int:
-    """How many records SQLite finds."""
+    """How many records SQLite finds; none if the log was spoiled after a part of it was checkpointed."""
     with read_aside(folder) as journal:
-        if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'records'").fetchall():
+        try:
+            if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'records'").fetchall():
+                return 0
+            return int(journal.execute("SELECT count(*) FROM records").fetchone()[0])
+        except sqlite3.DatabaseError:
             return 0
-        return int(journal.execute("SELECT count(*) FROM records").fetchone()[0])
 
 
 def _is_refused(scene: Scene, run: str) -> bool:
     try:
         Runs(str(scene.project)).open(run, write=True).close()
     except JournalError as error:
-        return error.code == "lost-records"
+        return error.code in ("lost-records", "damaged")
     return False
 
 
