@@ -38,11 +38,38 @@ def execute(params, project_path):
 '''
 SCENARIOS = [
     "server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-error",
-    "resources-list", "prompts-list", "dns-rebinding-protection",
+    "tools-call-with-progress", "json-schema-2020-12", "resources-list", "prompts-list",
+    "dns-rebinding-protection",
 ]  # fmt: skip
 """What does not need contents that Plait has none of: images, audio, logging, sampling, completion.
 
-Left out as well: `server-sse-polling` and `server-sse-multiple-streams` send the revision 2025-03-26.
+Left out as well: `server-sse-polling` and `server-sse-multiple-streams`, which send the revision
+2025-03-26 in the header of a session of a newer one; forms and prompts of fixed names and texts.
+"""
+PROGRESS = """\
+version: "1.0.0"
+tool_type: graph
+description: Four steps, each of which is reported
+start: one
+nodes:
+  one: {shell: "sleep 0.05", next: two}
+  two: {shell: "sleep 0.05", next: three}
+  three: {shell: "sleep 0.05", next: four}
+  four: {shell: "sleep 0.05"}
+"""
+SCHEMA = """\
+CONFIG_SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "$defs": {
+        "address": {
+            "type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+        }
+    },
+    "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}},
+    "additionalProperties": False,
+}
 """
 
 
@@ -53,6 +80,10 @@ def url(project: Path) -> Iterator[str]:
     (tools / "test_simple_text.py").write_text(TOOL.format(line=answer))
     failure = 'raise RuntimeError("This tool intentionally returns an error for testing")'
     (tools / "test_error_handling.py").write_text(TOOL.format(line=failure))
+    (tools / "test_tool_with_progress.yaml").write_text(PROGRESS)
+    plain = 'CONFIG_SCHEMA = {"type": "object", "properties": {}}\n'
+    with_schema = TOOL.format(line="return params").replace(plain, SCHEMA)
+    (tools / "json_schema_2020_12_tool.py").write_text(with_schema)
     assert main(["trust", "."]) == 0
     process = subprocess.Popen(
         [sys.executable, "-m", "plait", "mcp", "--http", "127.0.0.1:0"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,33 @@ def test_the_inspector_lists_calls_and_reads(trusted: Path, inspector: list[str]
 def test_the_inspector_finds_no_fault_with_the_schemas(trusted: Path, inspector: list[str]) -> None:
     code, _ = ask(inspector, trusted, "tools/list", "--strict")
     assert code == 0
+
+
+def test_the_inspector_lists_and_calls_over_http(trusted: Path, inspector: list[str]) -> None:
+    pytest.importorskip("uvicorn", reason="plait mcp --http needs: pip install 'plait-flow[web]'")
+    with subprocess.Popen(
+        [sys.executable, "-m", "plait", "mcp", "--http", "127.0.0.1:0"],
+        cwd=trusted, stdout=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        assert server.stdout
+        url = re.findall(r"http://\S+/mcp", server.stdout.readline())[0]
+        token = server.stdout.readline().strip()
+
+        def ask_http(*options: str) -> tuple[int, Any]:
+            ended = subprocess.run(
+                [*inspector, url, "--transport", "http", *options],
+                cwd=trusted, capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            return ended.returncode, ended.stdout
+
+        try:
+            code, said = ask_http("--header", token, "--method", "tools/list")
+            assert code == 0
+            assert "team__report" in {one["name"] for one in json.loads(said)["tools"]}
+            code, said = ask_http(
+                "--header", token, "--method", "tools/call", "--tool-name", "team__report", "--tool-arg", "week=46"
+            )  # fmt: skip
+            assert (code, json.loads(said)["structuredContent"]["week"]) == (0, 46)
+            assert ask_http("--method", "tools/list")[0] != 0
+        finally:
+            server.terminate()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -267,6 +269,23 @@ def test_a_cancelled_run_stops_and_only_resume_continues_it(trusted: Path) -> No
         resumed = peer.call("plait_run_resume", run=id, seconds=60)
         assert resumed["structuredContent"]["status"] == "done"
         assert text(resumed) == "x\n"
+
+
+def test_a_run_of_another_process_is_cancelled(trusted: Path) -> None:
+    words = [sys.executable, "-m", "plait", "run", "ledger.yaml", "--quiet"]
+    other = subprocess.Popen(words, cwd=trusted, stderr=subprocess.DEVNULL)
+    file = trusted / "ledger.txt"
+    while not file.exists() or "c" not in file.read_text():
+        assert other.poll() is None
+        time.sleep(0.02)
+    with Peer(trusted) as peer:
+        uri = peer.ask("resources/list")["resources"][0]["uri"]
+        id = uri.removeprefix("plait://runs/").partition("/")[0]
+        stopped = peer.call("plait_run_cancel", run=id)["structuredContent"]
+        assert (stopped["run"], stopped["status"]) == (id, "interrupted")
+        assert other.wait(60) != 0
+        assert peer.call("plait_run_wait", run=id)["structuredContent"]["status"] == "interrupted"
+    assert file.read_text().split() == ["a", "b", "c"]
 
 
 def test_cancelling_the_call_of_a_flow_stops_the_run(trusted: Path) -> None:

@@ -110,9 +110,9 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], int, str]] = [
     # revision, capabilities, params of tasks/get, code, message
     ("2025-06-18", {},        {"taskId": "x"},  -32601, "tasks/get does not belong to revision 2025-06-18"),
     ("2025-11-25", {},        {},               -32602, "tasks/get: 'taskId' must be text"),
-    ("2025-11-25", {},        {"taskId": "x"},  -32602, "there is no run 'x'\nfix: plait runs lists those that there are"),
+    ("2025-11-25", {},        {"taskId": "no-run"},  -32602, "there is no run 'no-run'\nfix: plait runs lists those that there are"),
     (STATELESS,    {},        {"taskId": "x"},  -32021, f"tasks/get needs the extension {TASKS} in the client's capabilities"),
-    (STATELESS,    EXTENSION, {"taskId": "x"},  -32602, "there is no run 'x'\nfix: plait runs lists those that there are"),
+    (STATELESS,    EXTENSION, {"taskId": "no-run"},  -32602, "there is no run 'no-run'\nfix: plait runs lists those that there are"),
 ]  # fmt: skip
 
 

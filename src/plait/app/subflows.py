@@ -73,16 +73,17 @@ def _trusted_source(tools: Toolbox, tool_id: str, *, running: bool) -> FlowText 
 
 def tool_schema(tools: Toolbox, tool_id: str) -> Mapping[str, Json] | None:
     """Return the schema of a tool, a flow or a directive; None: it takes anything."""
-    from plait.lang.flow_text import FlowText
-    from plait.lang.load import input_schema
-
     if tool_id.startswith(DIRECTIVE):
-        return input_schema(FlowText.of_tool(directive_item(tools, tool_id)))
-    chain = tools.chains.get(tool_id)
-    header = chain.tool.header
-    if header.config_schema or chain.primitive != FLOW or header.tool_type == "runtime":
-        return header.config_schema
-    return input_schema(FlowText.of_tool(chain.tool))
+        item = directive_item(tools, tool_id)
+    else:
+        chain = tools.chains.get(tool_id)
+        item, header = chain.tool, chain.tool.header
+        if header.config_schema or chain.primitive != FLOW or header.tool_type == "runtime":
+            return header.config_schema
+    from plait.lang.flow_text import FlowText
+    from plait.lang.load import input_schema  # takes long to load; most tools have a schema
+
+    return input_schema(FlowText.of_tool(item))
 
 
 def directive_item(tools: Toolbox, tool_id: str) -> ToolFile:

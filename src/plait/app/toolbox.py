@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from os import PathLike
 
 from plait.core.hints import TYPE_CHECKING
@@ -131,15 +130,10 @@ def _new_toolbox(root: str, ask: AskTrust | None) -> Toolbox:
     )
 
 
-@lru_cache(maxsize=1)
 def _bundles() -> tuple[Space, ...]:
-    """Return the system spaces of other installed packages, by their entry points."""
-    from importlib.metadata import entry_points
+    from plait.app.bundles import find_bundles
 
-    from plait.tools.spaces import Space
-
-    found = sorted(entry_points(group="plait.bundles"), key=lambda point: point.name)
-    return tuple(Space("system", str(point.load()()), bundle=point.name) for point in found)
+    return find_bundles()
 
 
 _PRIMITIVES: dict[type, Callable[[Any], PrimitiveResult]] = {}

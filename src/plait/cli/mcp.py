@@ -110,7 +110,7 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     if options.http is not None:
         _serve_http(catalog, options, within)
         return 0
-    from plait.mcp.stdio import Outbox, read_lines, take_streams
+    from plait.mcp.stdio import Outbox, Readers, read_lines, take_streams
 
     if sys.stdin is not None and sys.stdin.isatty():
         print("plait mcp waits for a client on standard input; Ctrl-C ends it", file=sys.stderr)
@@ -125,8 +125,7 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, leave)
     try:
-        for line in read_lines(incoming):
-            server.receive(line)
+        Readers(read_lines(incoming), server.take).serve()
     except _Leave:
         pass
     finally:

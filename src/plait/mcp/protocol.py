@@ -6,8 +6,8 @@ names its revision in `_meta`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from json import JSONDecoder
 
 from plait import __version__
 from plait.core.hints import Any, Final, NoReturn, TypeAlias
@@ -112,7 +112,7 @@ class Request:
 def parse_message(line: bytes) -> Message:
     """A message without a look at its method; ProtocolError: it is none."""
     try:
-        message = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        message = _DECODE(line.decode("utf-8"))
     except (ValueError, RecursionError):
         raise ProtocolError(PARSE_ERROR, "this line is not JSON in UTF-8") from None
     if isinstance(message, list):
@@ -124,6 +124,9 @@ def parse_message(line: bytes) -> Message:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_DECODE: Final = JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def message_id(message: Mapping[str, Any]) -> Id | None:

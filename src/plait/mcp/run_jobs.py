@@ -7,6 +7,7 @@ replayed, never repeated.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ SERVER_LEFT: Final = "plait mcp ended"
 """Why a run stopped that was running when the server ended; waiting for it resumes it."""
 _LOOK_SECONDS: Final = 0.2
 """Between two looks at a run of another process."""
+_CANCEL_SECONDS: Final = 60.0
+"""How long a call that cancels a run waits for its end."""
 
 OnProgress = Callable[[Progress], None]
 
@@ -279,18 +282,29 @@ class RunJobs:
         state = self.state(run)
         job = self.job(state.run)
         if job is None and state.status == "running":
-            raise InputError(
-                f"run {state.run} is running in another process",
-                fix="stop it there",
-                code="other-process",
-            )
+            state = self._stop_elsewhere(state.run)
         if job is None and state.is_left:
             job = self.resume(state.run, stop=CANCELLED)
         if job is not None:
             job.stop.ask(CANCELLED)
-            job.wait(60.0, StopSignal())
+            job.wait(_CANCEL_SECONDS, StopSignal())
             return self.state(state.run)
         return state
+
+    def _stop_elsewhere(self, run: str) -> RunState:
+        """Ask the process that works on a run to stop it, as `plait stop` does."""
+        from plait.app.run_control import stop_run
+        from plait.app.runs import find_run
+
+        if find_run(run, self._catalog.project)[0].holder(run) == os.getpid():
+            what = f"run {run} is just being started or resumed here"
+            raise InputError(what, fix="cancel it again", code="run-starting")
+        try:
+            stop_run(run, self._catalog.project)
+        except InputError as error:
+            if error.code != "not-running" or self.state(run).status == "running":
+                raise  # else it has ended meanwhile
+        return self.wait(run, _CANCEL_SECONDS, StopSignal())
 
     def state(self, run: str) -> RunState:
         """From the journal of a run whose flow is offered."""

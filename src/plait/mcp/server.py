@@ -1,6 +1,6 @@
-"""The server: takes messages, performs each request in a thread, answers, and lets clients cancel.
+"""The server: takes messages, performs requests, answers, and lets clients cancel.
 
-It does not know how messages travel: `receive` takes one, and an `Outgoing` sends one.  When the
+It does not know how messages travel: `take` gets one, and an `Outgoing` sends one.  When the
 client leaves, runs are stopped so that they can be resumed, and tools end with their processes.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Thread
 from time import monotonic
 
 from plait.core.errors import PlaitError
@@ -76,6 +76,8 @@ _CACHEABLE: Final = frozenset(
 )
 
 Method = Callable[[Request, StopSignal], Mapping[str, Json]]
+Work = Callable[[], None]
+"""Performs a request and sends its answer."""
 
 
 class Outgoing(Protocol):
@@ -111,12 +113,13 @@ class Server:
         self._client: Mapping[str, Json] = {}
         self._stops: dict[Id, StopSignal] = {}
         """By id: requests that are being performed."""
-        self._threads: set[Thread] = set()
+        self._performed = 0
+        """Requests whose answer is not sent yet."""
         self._asked: dict[str, _Asked] = {}
         """By id: what the client was asked and has not answered."""
         self._numbers = count(1)
         self._task_methods: Tasks | None = None
-        self._lock = Lock()
+        self._lock = Condition()
         self._methods: dict[str, Method] = {
             "server/discover": self._discover,
             "ping": lambda _request, _stop: {},
@@ -135,51 +138,57 @@ class Server:
         }
 
     def receive(self, line: bytes | ProtocolError) -> None:
-        """Take one message of the client."""
+        """Take one message of the client; a request is performed in a thread."""
+        work = self.take(line)
+        if work is not None:
+            Thread(target=work, name="plait-mcp-request", daemon=True).start()
+
+    def take(self, line: bytes | ProtocolError) -> Work | None:
+        """Take one message of the client; return what is left to do, in any thread."""
         if isinstance(line, ProtocolError):
             self._outbox.send(make_error(None, line))
-            return
+            return None
         try:
             message = parse_message(line)
         except ProtocolError as error:
             self._outbox.send(make_error(None, error))
-            return
+            return None
         if "method" not in message and ("result" in message or "error" in message):
             self._take_answer(message)
-            return
+            return None
         if "method" in message and "id" not in message:
             self._notice(message)
-            return
+            return None
         try:
-            self._begin(make_request(message, self._session, self._client))
+            return self._begin(make_request(message, self._session, self._client))
         except ProtocolError as error:
             id = message_id(message)
             self._outbox.send(make_error(id, error), about=id)
+            return None
 
     def end(self) -> None:
         """Stop everything that runs, and write the last answers."""
         with self._lock:
-            stops, threads = list(self._stops.values()), list(self._threads)
+            stops = list(self._stops.values())
         for stop in stops:
             stop.ask(SERVER_LEFT)
         if self._owns_runs:
             self._runs.end(LEAVE_SECONDS)
-        for thread in threads:
-            thread.join(1.0)
+        with self._lock:
+            self._lock.wait_for(lambda: self._performed == 0, 1.0)
         self._outbox.close(1.0)
 
     # ── requests ─────────────────────────────────────────────────────────
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: Request) -> Work | None:
         if request.method == "initialize":
             self._initialize(request)
-            return
+            return None
         method = self._methods.get(request.method)
         if method is None:
             what = f"there is no method '{request.method[:200]}' here"
             raise ProtocolError(METHOD_NOT_FOUND, what)
         stop = StopSignal()
-        thread = Thread(target=self._perform, args=(request, method, stop), daemon=True)
         with self._lock:
             if request.id in self._stops:
                 what = "another request with this id is being performed"
@@ -188,20 +197,21 @@ class Server:
                 what = f"{MOST_CALLS} requests are being performed: wait for one"
                 raise ProtocolError(TOO_MANY, what)
             self._stops[request.id] = stop
-            self._threads.add(thread)
-        thread.start()
+            self._performed += 1
+        return partial(self._perform, request, method, stop)
 
     def _perform(self, request: Request, method: Method, stop: StopSignal) -> None:
-        from threading import current_thread
-
         try:
             answer = self._answer(request, method, stop)
+            with self._lock:
+                self._stops.pop(request.id, None)  # the client may use the id again
+            if stop.why != CANCELLED:  # nobody waits for the answer of a cancelled request
+                self._outbox.send(answer, about=request.id)
         finally:
             with self._lock:
                 self._stops.pop(request.id, None)
-                self._threads.discard(current_thread())
-        if stop.why != CANCELLED:  # nobody waits for the answer of a cancelled request
-            self._outbox.send(answer, about=request.id)
+                self._performed -= 1
+                self._lock.notify_all()
 
     def _answer(self, request: Request, method: Method, stop: StopSignal) -> Message:
         try:
