@@ -108,7 +108,7 @@ def test_without_a_flow_the_help_is_that_of_the_command(words: list[str], capsys
 
 def test_the_help_of_a_wrong_file_says_what_is_wrong(here: Path, capsys: Capsys) -> None:
     assert main(["run", "compose.yaml", "--help"]) == 2
-    assert "'services' is not a field of a flow" in capsys.readouterr().err
+    assert "this is a Compose file, not a flow of Plait" in capsys.readouterr().err
     (here / "binary.yaml").write_bytes(b"\x00\xff")
     assert main(["run", "binary.yaml", "--help"]) == 2
 

@@ -595,7 +595,8 @@ NO_FLOWS = [
     # what the file holds                  what plait run says of it
     ("a: 1\n",                             f"{{file}}: this file is not a flow\n{LOOKS}"),
     ("just text\n",                        f"{{file}}: this file is not a flow\n{LOOKS}"),
-    ("",                                   f"{{file}}: this file is not a flow\n{LOOKS}"),
+    ("",                                   "{file}: this file is empty, not a flow\n"
+                                           "fix: plait new workflow NAME writes a flow that runs\n"),
     ("executor_id: core/x\nconfig: {}\n",  "{file}: this file is a tool, not a flow\n"
                                            "fix: plait call ID calls a tool; plait tools lists them\n"),
 ]  # fmt: skip

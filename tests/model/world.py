@@ -135,6 +135,7 @@ class World:
             limit="20",
             markdown=False,
             format=None,
+            html=None,
         )
         said = []
         for command in (show, runs):

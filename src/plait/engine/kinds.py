@@ -88,6 +88,7 @@ FAILURE_KINDS: Final = (
     FailureKind("limit",         False),
     FailureKind("too_many",      False,     by_plait=True),
     FailureKind("all_failed",    False,     by_plait=True),
+    FailureKind("some_failed",   False,     by_plait=True),
     FailureKind("aborted",       False),
     FailureKind("stopped",       False,     by_plait=True),
     FailureKind("capture",       False,     by_plait=True),

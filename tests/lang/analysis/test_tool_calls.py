@@ -193,8 +193,8 @@ FLOWS = [
     ("steps: [{prompt: {prompt: hello, provider: opnai}}]",                  ["1: error: there is no provider 'opnai'"]),
     ("steps: [{prompt: {prompt: hello, provider: openai}}]",                 []),
     ("tasks: [{description: d, expected_output: e}]",                        ["0: warning: task 'task-1' needs a model: no model provider is configured"]),
-    ("on: push\njobs: {a: {steps: [{run: make}]}}",                          ["0: error: this file is not a flow"]),
-    ("name: CI\non: push\njobs: {a: {steps: [{run: make}]}}",                ["2: error: 'on' is not a field of a flow", "3: error: 'jobs' is not a field of a flow"]),
+    ("on: push\njobs: {a: {steps: [{run: make}]}}",                          ["0: error: this is a GitHub Actions workflow, not a flow of Plait"]),
+    ("name: CI\non: push\njobs: {a: {steps: [{run: make}]}}",                ["0: error: this is a GitHub Actions workflow, not a flow of Plait"]),
 ]  # fmt: skip
 
 

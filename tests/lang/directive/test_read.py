@@ -172,7 +172,7 @@ def test_everything_that_is_wrong_with_what_is_given_is_said_at_once() -> None:
         "review.md:5:3: parameter 'c' must be one of x, y, got \"z\"\n"
         "5 |   c: {choices: [x, y]}\n"
         "  |   ^\n"
-        "fix: pass it with -i c=…"
+        "fix: for example -i c=x"
     )
 
 
