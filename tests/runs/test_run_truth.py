@@ -131,6 +131,27 @@ def test_resume_without_a_name_takes_the_newest_run_that_has_not_finished(
     assert resumed.returncode == 0
 
 
+def test_a_finished_run_with_failed_items_is_left_alone_if_it_is_to_be_resumed(
+    place: Place,
+) -> None:
+    place.write("flow.yaml", FLOWS["items"])
+    run = result(place, "run", "flow.yaml")["run"]
+    before = place.plait("runs", "--json").stdout
+    said = (
+        f"run {run} has finished: nothing is left to resume\n"
+        f"1 item failed: 1\nretry: plait retry {run} --failed"
+    )
+    for arguments in (["resume", run], ["resume", run[:4], "--dry-run"], ["resume", "last"]):
+        resumed = place.plait(*arguments)
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (f"{said}\n", "", 1)
+    assert place.plait("resume", run, "-q").stdout == ""
+    record = {"event": "nothing_to_do", "message": said}
+    assert json.loads(place.plait("resume", run, "--json").stdout) == record
+    assert place.plait("runs", "--json").stdout == before
+    place.write("flow.yaml", FLOWS["items"].replace("test", "test -n x &&  test"))
+    assert "--accept-changes" in place.plait("resume", run).stderr  # what has changed comes first
+
+
 def test_retry_with_nothing_to_do_says_so_and_exits_with_0(place: Place) -> None:
     place.write("flow.yaml", FLOWS["done"])
     run = result(place, "run", "flow.yaml")["run"]
