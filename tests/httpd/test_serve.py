@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from httpd.ask import PASSWORD, connect, read_all, request, serving
-from plait.core.errors import PlaitError
+from plait.core.errors import InputError, PlaitError
+from plait.core.extras import install_extra
 from plait.httpd.guard import Limits
 from plait.httpd.listen import Listen, Tls
-from plait.httpd.serve import HttpServer
+from plait.httpd.serve import HttpServer, require_web
 
 
 def status(data: bytes) -> int:
@@ -276,3 +277,13 @@ def test_a_signal_ends_it_cleanly_even_with_an_open_stream(number: signal.Signal
     finally:
         process.kill()
     assert (out, errors, process.returncode) == ("the end\n", "", 0)
+
+
+def test_a_server_without_its_packages_says_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    with pytest.raises(InputError) as refused:
+        require_web()
+    assert refused.value.what.startswith("an HTTP server needs a package that is not installed")
+    assert (refused.value.fix, refused.value.code) == (install_extra("web"), "no-package")

@@ -32,6 +32,8 @@ FOREIGN: list[tuple[str, str | bytes, str]] = [
     ("pod.yaml", "apiVersion: v1\nkind: Pod\n", "this is a Kubernetes file, not a flow of Plait"),
     ("empty.yaml", "", "this file is empty, not a flow"),
     ("blank.yaml", "\n  \n", "this file is empty, not a flow"),
+    ("notes.yaml", "# later\n\n  # more\n", "this file is empty but for comments, not a flow"),
+    ("start.yml", "---\n# later\n...\n", "this file is empty but for comments, not a flow"),
     ("true", b"\x7fELF\x02\x01\x01\0\0\xff\xfe", "this is a binary file, not text"),
     ("wide.yaml", "steps: []".encode("utf-16"), "this file is UTF-16, not UTF-8"),
 ]

@@ -22,6 +22,7 @@ from plait.adapters.process import guardian_client
 from plait.adapters.process.dispatcher import Dispatcher
 from plait.adapters.store.journal import SqliteJournal
 from plait.app.runs import RunObservers, resume_flow, run_flow
+from plait.core.errors import JournalError
 from plait.engine.events import Event, EventRecord, Note, StepFinished
 from plait.program import map as map_module
 from plait.program.actions.shell import ShellAction
@@ -83,6 +84,31 @@ def flows(draw: st.DrawFn) -> dict[str, Any]:
 def test_both_ways_record_the_same(flow: dict[str, Any], tmp_path_factory: Any) -> None:
     seen = [_run(flow, tmp_path_factory.mktemp("project"), way) for way in WAYS]
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_journal_that_fails_says_which_item_failed_before(
+    way: str, held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = SqliteJournal.append
+
+    def fail(journal: SqliteJournal, *events: Event) -> None:
+        if any(isinstance(one, StepFinished) and one.title == "x" for one in events):
+            error = JournalError("the journal cannot be used: lost", "journal.db", "look at it")
+            error.holds_last = held
+            raise error
+        append(journal, *events)
+
+    monkeypatch.setattr(SqliteJournal, "append", fail)
+    flow = {"map": {"input": ["x"], "max_parallel": 1, "steps": [{"shell": "exit 3"}]}}
+    with pytest.raises(JournalError) as raised:
+        _run(flow, tmp_path, way)
+    begins = "before that" if held else "so it does not hold that"
+    assert raised.value.what == (
+        f"the journal cannot be used: lost; {begins} 'x' failed: exit code 3"
+    )
+    assert str(raised.value.fix).endswith("--failed tries again what failed") is held
 
 
 def _run(flow: dict[str, Any], root: Path, way: str) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from plait.adapters.store import Runs
+from plait.adapters.store.open_run import make_summary
 from plait.engine.events import Note, RunEnded, RunStarted, StepInvalidated
 from plait.views.progress import replay_events
+from plait.views.report import read_report, report_json
 from runs.stories import Place, new_place
 
 
@@ -92,6 +95,43 @@ def test_time_between_run_attempts_does_not_count(tmp_path: Path) -> None:
     assert (summary.duration, summary.last_at) == (6.0, 900.5)
 
 
+TRACES = [
+    # lock at   last output at   seconds of the run
+    (99.0,      None,            2.0),      # no step has printed anything
+    (99.0,      105.5,           5.5),
+    (99.0,      101.0,           2.0),      # an event is newer
+    (100.0,     105.5,           5.5),
+    (700.0,     700.0,           2.0),      # the times of a copy say nothing
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("locked", "printed", "seconds"), TRACES)
+def test_a_run_that_was_killed_took_until_its_last_output(
+    tmp_path: Path, locked: float, printed: float | None, seconds: float
+) -> None:
+    at = [100.0]
+    runs = Runs(str(tmp_path), now=lambda: at[0])
+    phases = (("steps", 1),)
+    started = RunStarted("x", "f", "flow.yaml", str(tmp_path), resumed=False, phases=phases)
+    with runs.create({"file": "flow.yaml", "flow": "f", "project": str(tmp_path)}) as opened:
+        folder = Path(opened.folder)
+        opened.journal.append(started)
+        at[0] = 102.0
+        opened.journal.append(Note("", "the last record before a kill"))
+    if printed is not None:
+        (folder / "live.jsonl").write_text("")
+        os.utime(folder / "live.jsonl", (printed, printed))
+    os.utime(folder / "lock", (locked, locked))
+    with runs.open(opened.id, write=False) as again:
+        report = read_report("x", again.journal, is_running=lambda: False, short=True)
+        running = read_report("x", again.journal, is_running=lambda: True, short=True)
+        summary = make_summary(again, is_running=False)
+    assert report_json(report)["duration"] == seconds
+    assert running.progress.last_at == 102.0
+    assert summary is not None
+    assert (summary.duration, summary.last_at) == (seconds, 100.0 + seconds)
+
+
 FLOWS = {
     "done": "steps: [{shell: echo fine}]\n",
     "failed": "steps: [{shell: test -e ready}]\n",
@@ -129,6 +169,27 @@ def test_resume_without_a_name_takes_the_newest_run_that_has_not_finished(
         return
     assert resumed.stdout.splitlines()[0].startswith(f"failed: run {runs[taken]}, resumed")
     assert resumed.returncode == 0
+
+
+def test_a_finished_run_with_failed_items_is_left_alone_if_it_is_to_be_resumed(
+    place: Place,
+) -> None:
+    place.write("flow.yaml", FLOWS["items"])
+    run = str(result(place, "run", "flow.yaml")["run"])
+    before = place.plait("runs", "--json").stdout
+    said = (
+        f"run {run} has finished: nothing is left to resume\n"
+        f"1 item failed: 1\nretry: plait retry {run} --failed"
+    )
+    for arguments in (["resume", run], ["resume", run[:4], "--dry-run"], ["resume", "last"]):
+        resumed = place.plait(*arguments)
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (f"{said}\n", "", 1)
+    assert place.plait("resume", run, "-q").stdout == ""
+    record = {"event": "nothing_to_do", "message": said}
+    assert json.loads(place.plait("resume", run, "--json").stdout) == record
+    assert place.plait("runs", "--json").stdout == before
+    place.write("flow.yaml", FLOWS["items"].replace("test", "test -n x &&  test"))
+    assert "--accept-changes" in place.plait("resume", run).stderr  # what has changed comes first
 
 
 def test_retry_with_nothing_to_do_says_so_and_exits_with_0(place: Place) -> None:

@@ -257,8 +257,8 @@ BOUNDS = [
     ({"exclusiveMaximum": 3},   3,       "must be less than 3, got 3"),
     ({"multipleOf": 2},         3,       "must be a multiple of 2, got 3"),
     ({"minLength": 2},          "a",     'must have at least 2 characters, got "a"'),
-    ({"maxLength": 1},          "ab",    'must have at most 1 characters, got "ab"'),
-    ({"minItems": 1},           [],      "must have at least 1 items, got a list"),
+    ({"maxLength": 1},          "ab",    'must have at most 1 character, got "ab"'),
+    ({"minItems": 1},           [],      "must have at least 1 item, got a list"),
     ({"pattern": "^v[0-9]+$"},  "x",     'must match \'^v[0-9]+$\', got "x"'),
 ]  # fmt: skip
 

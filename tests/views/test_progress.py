@@ -44,6 +44,7 @@ from plait.program.phases import Phases
 from plait.program.step_list import step_list
 from plait.scope import Scope
 from plait.views.format import describe_failure
+from plait.views.frame import step_words
 from plait.views.parts import MOST_KEPT, FailedStep, NoteRow, Row
 from plait.views.progress import Progress, Update, replay_events
 from program.fakes import new_run, step
@@ -703,3 +704,25 @@ def test_an_answer_that_another_attempt_remembers_is_counted_once() -> None:
     known = {step.path: step.usage.turns for step in progress._running}
     assert known == {"nodes": 2, "nodes/a": 2, "nodes/a/agent": 2}
     assert progress.usage.turns == 2
+
+
+RUNNING = [
+    # kind of the inner step   its title      what the live view says
+    ("attempt",                "make it",     "shell"),
+    ("attempt",                "make it now", "shell  make it now"),
+    ("check",                  "is it made?", "check  is it made?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "title", "words"), RUNNING)
+def test_the_action_of_a_step_has_the_kind_of_the_step(kind: str, title: str, words: str) -> None:
+    progress = Progress()
+    progress.add(said(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("steps", 1),)), 0.0))
+    for path, of_kind, called in (
+        ("steps", "phase", "steps"),
+        ("steps/0", "shell", "make it"),
+        ("steps/0/run", kind, title),
+    ):
+        progress.add(EventRecord(0, 1.0, StepStarted(path, of_kind, called, 1, 0)))
+    [step] = progress.running(progress.parts["steps"])
+    assert step_words(progress, step, 2.0) == words

@@ -32,6 +32,16 @@ def find_waiting_items(map_step: Map | None, opened: OpenRun) -> list[str]:
     return [path for path in retried if journal.step(path) is None]
 
 
+def list_failed_items(map_step: Map, journal: Journal) -> list[tuple[str, str]]:
+    """Return the paths and titles of the failed items."""
+    selected_at = items_selected_at(journal, map_step.name, map_step.items.name)
+    return [
+        known
+        for known in journal.failure_titles(map_step.name, after=selected_at)
+        if is_item(known[0])
+    ]
+
+
 def find_failed_items(
     map_step: Map, journal: Journal, wanted: Sequence[str], waiting: Sequence[str]
 ) -> list[str]:
@@ -39,12 +49,7 @@ def find_failed_items(
 
     `waiting`: the paths of items that an earlier retry did not run.
     """
-    selected_at = items_selected_at(journal, map_step.name, map_step.items.name)
-    letters = [
-        known
-        for known in journal.failure_titles(map_step.name, after=selected_at)
-        if is_item(known[0])
-    ]
+    letters = list_failed_items(map_step, journal)
     letters += [(path, name_key(last_name(path))) for path in waiting]
     unknown = [one for one in wanted if not any(_is_called(known, one) for known in letters)]
     if unknown:

@@ -52,6 +52,7 @@ __all__ = [
     "call_flow",
     "directive_prompt",
     "envelope",
+    "find_lasting_failures",
     "find_run",
     "find_unfinished_run",
     "flow_runs",
@@ -410,6 +411,34 @@ def plan_resume(
             text=edited.text(accepted=True),
             retried=find_waiting_items(loaded.program.map, opened),
         )
+
+
+def find_lasting_failures(
+    run: str, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
+) -> tuple[FlowResult, list[str]] | None:
+    """Return how a run has finished, and the titles of its failed items; None: resume it.
+
+    A resumed run would only replay them.
+    """
+    from plait.app.edited_flow import EditedFlow
+    from plait.app.recorded_result import recorded_result
+    from plait.app.retry import find_waiting_items, list_failed_items
+
+    runs, name = find_run(run, project)
+    with runs.open_own(name, write=False) as opened:
+        result = recorded_result(opened)
+        if result.status != "done" or not result.exit_code:
+            return None
+        loaded = FlowSource.of(opened, None, inputs=inputs).load(lenient=True)
+        map_step = loaded.program.map
+        if map_step is None or find_waiting_items(map_step, opened):
+            return None
+        try:
+            EditedFlow(loaded, opened).require_accepted()
+        except InputError:
+            return None  # to resume it shows what has changed
+        titles = [title for _, title in list_failed_items(map_step, opened.journal)]
+    return (result, titles) if titles else None
 
 
 def resume_blocker(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from plait.core.errors import InputError, PlaitError, TrustError
+from plait.core.extras import install_extra
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 SETTING: Final = "telemetry"
 FACT: Final = "trace"
 """The fact of a run with the `traceparent` and `tracestate` that it was started with."""
-INSTALL: Final = "pip install 'plait-flow[otel]'"
 STOPPED_TIMEOUT: Final = 1.0
 """Seconds that the end of a run waits for the collector if the user stopped the run."""
 
@@ -126,7 +126,7 @@ def require_installed() -> None:
     if not is_there:
         raise InputError(
             "OpenTelemetry is configured, but not installed",
-            fix=f"{INSTALL}, or OTEL_SDK_DISABLED=true",
+            fix=f"{install_extra('otel')}, or OTEL_SDK_DISABLED=true",
             code="no-otel",
         )
 

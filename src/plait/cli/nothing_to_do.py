@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     import argparse
 
 
-def report_nothing_to_do(message: str, options: argparse.Namespace) -> int:
+def report_nothing_to_do(message: str, options: argparse.Namespace, exit_code: int = 0) -> int:
     """Say so, and return the exit code."""
     if options.json:
         print(json_line({"event": "nothing_to_do", "message": message}))
     elif not options.quiet:
         print(message)
-    return 0
+    return exit_code

@@ -31,6 +31,7 @@ def unknown_command(command: str, commands: Mapping[str, str]) -> InputError:
 
 
 def overview(commands: Mapping[str, str], exit_codes: str) -> str:
-    rows = [f"  plait {name:<9} {what}\n" for name, what in commands.items()]
-    rows.append(f"  plait {'help':<9} this page; plait help COMMAND for examples and options\n")
+    shown = {**commands, "help": "this page; plait help COMMAND for examples and options"}
+    size = max(map(len, shown))
+    rows = [f"  plait {name:<{size}} {what}\n" for name, what in shown.items()]
     return "Commands:\n" + "".join(rows) + f"\n{exit_codes}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from plait.cli.project import require_folder
@@ -26,6 +27,9 @@ EXAMPLES: Final = (
     "plait resume 7f3a",
     "plait resume 7f3a --accept-changes --dry-run",
 )
+
+MOST_NAMES: Final = 5
+"""Failed items that a message names."""
 
 
 def configure(parser: Parser) -> None:
@@ -72,11 +76,20 @@ def run(options: argparse.Namespace) -> int:
     inputs = parse_inputs(options.inputs, options.input)
     chosen = options.run or flows.find_unfinished_run(options.project)
     # A finished run is left alone, unless the answers to it are given.
-    if chosen is None and not (options.accept_changes or options.repeat or options.done):
+    if not (options.accept_changes or options.repeat or options.done):
         from plait.cli.nothing_to_do import report_nothing_to_do
 
-        message = "every run has finished: nothing to resume; plait runs lists them"
-        return report_nothing_to_do(message, options)
+        if chosen is None:
+            message = "every run has finished: nothing to resume; plait runs lists them"
+            return report_nothing_to_do(message, options)
+        lasting = flows.find_lasting_failures(chosen, project=options.project, inputs=inputs)
+        if lasting is not None:
+            result, titles = lasting
+            return report_nothing_to_do(
+                _lasting_failures_message(result.run, titles, options.project),
+                options,
+                result.exit_code,
+            )
     if options.dry_run:
         plan = flows.plan_resume(
             chosen,
@@ -107,3 +120,19 @@ def run(options: argparse.Namespace) -> int:
         inputs=inputs,
     )
     return run_with_view(work, view_for(options))
+
+
+def _lasting_failures_message(run: str, titles: Sequence[str], project: str | None) -> str:
+    import shlex
+
+    from plait.core.errors import format_names
+    from plait.views.format import one_line
+    from plait.views.terminal import pluralize
+
+    where = f" --project {shlex.quote(project)}" if project else ""
+    names = format_names(map(one_line, titles), most=MOST_NAMES)
+    return (
+        f"run {run} has finished: nothing is left to resume\n"
+        f"{pluralize(len(titles), 'item')} failed: {names}\n"
+        f"retry: plait retry {run} --failed{where}"
+    )

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from plait.core.errors import JournalError
 from plait.core.hints import TYPE_CHECKING, TypeAlias
 from plait.engine.events import (
     Event,
@@ -265,6 +266,8 @@ class EventBatch(EventBus):
     def __init__(self, bus: EventBus) -> None:
         self.__dict__.update(bus.__dict__)
         self._kept: list[Event] = []
+        self.unrecorded: list[Event] = []
+        """What the journal refused, if it fails."""
         self._reports = _KeptReports(self._reporter)
         self._reporter = self._reports
 
@@ -284,7 +287,11 @@ class EventBatch(EventBus):
         """Record what was kept, then report it."""
         kept, self._kept = self._kept, []
         if kept:
-            self._journal.append(*kept)
+            try:
+                self._journal.append(*kept)
+            except JournalError:
+                self.unrecorded = kept
+                raise
             if self._full_durability:
                 self._journal.sync()
         self._reports.pass_on()

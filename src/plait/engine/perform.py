@@ -46,7 +46,7 @@ from plait.engine.step import Action, Composite, LeafStep, retry_mark
 
 if TYPE_CHECKING:
     from plait.engine.context import RunContext
-    from plait.engine.step import RetryScope, Step
+    from plait.engine.step import Policy, RetryScope, Step
     from plait.scope import Scope
 
     # A step may also have `retry_scope: RetryScope`.
@@ -467,7 +467,9 @@ def _record(
         else:
             run.events.emit(end)
     except JournalError as error:
-        raise _at_failure(error, step, ctx, outcome) from None
+        if not isinstance(outcome, Failed):
+            raise
+        raise add_failure(error, policy, ctx.run.id, step.title, outcome.failure) from None
     if cut_short:
         raise DeadlineExceeded
     if aborted is not None:
@@ -477,19 +479,17 @@ def _record(
     return outcome
 
 
-def _at_failure(
-    error: JournalError, step: Step, ctx: StepContext, outcome: Outcome
+def add_failure(
+    error: JournalError, policy: Policy, run: str, title: str, failure: Failure
 ) -> JournalError:
-    """Add the failure of the step to a journal error: the journal may not hold it."""
-    if not isinstance(outcome, Failed):
-        return error
-    lines = outcome.failure.message.splitlines()
+    """Add the failure of a step to a journal error: the journal may not hold it."""
+    lines = failure.message.splitlines()
     # The fix for the journal comes first, so the step's fix is left out.
     why = "\n".join(line for line in lines if not line.startswith("fix: "))
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix
-    if error.holds_last and step.policy.keep_failure:
-        fix = f"{fix}; plait retry {ctx.run.id} --failed tries again what failed"
+    if error.holds_last and policy.keep_failure:
+        fix = f"{fix}; plait retry {run} --failed tries again what failed"
     return JournalError(
-        f"{error.what}; {begins} '{step.title}' failed: {why}", error.where, fix, code=error.code
+        f"{error.what}; {begins} '{title}' failed: {why}", error.where, fix, code=error.code
     )

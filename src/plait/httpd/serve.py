@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from urllib.parse import urlencode
 
 from plait.core.errors import InputError, MachineError
+from plait.core.extras import install_extra
 from plait.core.hints import TYPE_CHECKING, Any, Final
 from plait.httpd.access import Access
 from plait.httpd.guard import Guard, Limits
@@ -42,7 +43,7 @@ def require_web() -> None:
     except ImportError as missing:
         raise InputError(
             f"an HTTP server needs a package that is not installed: {missing.name}",
-            fix="pip install 'plait-flow[web]'",
+            fix=install_extra("web"),
             code="no-package",
         ) from None
 

@@ -76,8 +76,10 @@ FOREIGN_FILES: Final = (
 def foreign_problem(path: str, text: str, document: nodes.Node | None) -> Problem | None:
     """What a file is that is not a flow; None if nobody knows.  `document`: None if it has none."""
     if not text.strip():
-        what, fix = "this file is empty, not a flow", NEW_FLOW
-        return Problem(what, path, fix, code="no-flow")
+        return Problem("this file is empty, not a flow", path, NEW_FLOW, code="no-flow")
+    if path.endswith(YAML) and not any(map(_has_data, text.splitlines())):
+        what = "this file is empty but for comments, not a flow"
+        return Problem(what, path, NEW_FLOW, code="no-flow")
     keys: set[str] = set()
     if isinstance(document, nodes.Mapping):
         keys = {str(key.value) for key, _ in document.entries}
@@ -86,3 +88,7 @@ def foreign_problem(path: str, text: str, document: nodes.Node | None) -> Proble
         return None
     what = f"this is {found.what}, not a flow of Plait"
     return Problem(what, path, f"{found.instead}; {NEW_FLOW}", code="no-flow")
+
+
+def _has_data(line: str) -> bool:
+    return not line.lstrip().startswith("#") and line.strip() not in ("", "---", "...")

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 
-from plait.core.errors import InputError, PlaitError
+from plait.core.errors import InputError, JournalError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from plait.core.masking import mask_value
 from plait.core.records import dataclass, field, replace
 from plait.core.values import NOT_KNOWN, Json, Unknown, deep_copy, text
 from plait.engine.backend import MOST_PARALLEL, Backend, MapRun, WorkItem
 from plait.engine.coroutines import Order, finish
-from plait.engine.events import ItemsCounted, ItemsReplayed
+from plait.engine.events import ItemsCounted, ItemsReplayed, StepFinished
 from plait.engine.journal import in_bitmap
 from plait.engine.outcome import (
     TOO_MANY,
@@ -32,7 +32,7 @@ from plait.engine.outcome import (
     require_success,
 )
 from plait.engine.paths import ANY_ITEM, EACH, ITEMS, is_item, item_name, join_path
-from plait.engine.perform import StepContext, act, perform_new_async
+from plait.engine.perform import StepContext, act, add_failure, perform_new_async
 from plait.engine.replay import items_selected_at
 from plait.engine.step import (
     DEFAULT_POLICY,
@@ -368,7 +368,22 @@ class _MapProgress:
 
     def commit(self) -> None:
         """Record the events of items that share a thread."""
-        self._batch.commit()
+        try:
+            self._batch.commit()
+        except JournalError as error:
+            for event in reversed(self._batch.unrecorded):
+                if (
+                    isinstance(event, StepFinished)
+                    and isinstance(event.outcome, Failed)
+                    and is_item(event.path)
+                ):
+                    policy, run, failure = (
+                        self.map.item_policy,
+                        self.ctx.run.id,
+                        event.outcome.failure,
+                    )
+                    raise add_failure(error, policy, run, event.title, failure) from None
+            raise
 
     def item_step(self, work: WorkItem) -> tuple[Steps | LeafStep, StepContext]:
         """The step of an item and its context."""

@@ -115,7 +115,14 @@ def describe(kind: Kind) -> str:
         case MapOf(inner):
             return f"a map from names to {describe(inner)}"
         case ListOf(inner):
-            return f"a list of {describe(inner).removeprefix('a ')}"
+            return f"a list of {_describe_several(inner)}"
         case OneOf(kinds, description):
             return description or ", or ".join(map(describe, kinds))
     return kind.description
+
+
+def _describe_several(kind: Kind) -> str:
+    """`steps` for `a step`, `paths, or maps: import`; what has no article, as text, stays."""
+    import re  # only messages and pages need it
+
+    return re.sub(r"(^|, or )an? ((?:whole )?\w+)", r"\1\2s", describe(kind))

@@ -539,9 +539,9 @@ def describe_violation(error: Any) -> str:
         case "Enum":
             return f"must be one of {kind.options}"
     if name in LIMITS:
-        return LIMITS[name].format(
-            next(getattr(kind, field) for field in _BOUNDS if hasattr(kind, field))
-        )
+        bound = next(getattr(kind, field) for field in _BOUNDS if hasattr(kind, field))
+        rule = LIMITS[name].format(bound)
+        return rule.removesuffix("s") if bound == 1 and name in _COUNTS else rule
     keyword = error.schema_path[-1] if error.schema_path else "schema"
     return f"does not meet '{keyword}' of the schema"
 
@@ -559,6 +559,7 @@ LIMITS: Final = {
     "Pattern": "must match '{}'",
 }
 """By the kind of a violation: the rule in words."""
+_COUNTS: Final = ("MinLength", "MaxLength", "MinItems", "MaxItems")
 _BOUNDS: Final = ("limit", "multiple_of", "pattern")
 
 

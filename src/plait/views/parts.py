@@ -20,6 +20,8 @@ ASKING: Final = frozenset({TURN, "prompt"})
 """Kinds of steps that send one model request."""
 CALL: Final = "call"
 """The kind of a step that calls a tool for a model."""
+ATTEMPT: Final = "attempt"
+"""The kind of the action of a step, as a step of its own."""
 HOOK: Final = "hook"
 """The kind of a step of a hook.  It is not part of the flow."""
 SNAPSHOT: Final = "snapshot"
@@ -152,9 +154,11 @@ class RunningSteps:
         return list(step.inner.values()) if step is not None else []
 
     def start(self, event: StepStarted, at: float) -> None:
-        step = RunningStep(event.path, event.kind, event.title, at, event.attempt)
-        self._steps[event.path] = step
         above = self._steps.get(parent_path(event.path))
+        # The action of a step that has a check or a handler: people know it as the step.
+        kind = above.kind if event.kind == ATTEMPT and above is not None else event.kind
+        step = RunningStep(event.path, kind, event.title, at, event.attempt)
+        self._steps[event.path] = step
         if above is not None:
             above.inner[event.path] = step
 

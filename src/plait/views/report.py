@@ -26,7 +26,7 @@ from plait.views.format import (
     state_colour,
 )
 from plait.views.lines import note_line, part_figures, part_summary, usage_line
-from plait.views.parts import AGENT, ASKING, ENSEMBLE, GRAPH, LISTED, Part
+from plait.views.parts import AGENT, ASKING, ATTEMPT, ENSEMBLE, GRAPH, LISTED, Part
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
 from plait.views.summary import end_reason, failed_items, suggested_commands
@@ -35,7 +35,6 @@ from plait.views.terminal import pluralize
 MOST_FAILURES: Final = 50
 MOST_RUNNING: Final = 20
 """Running steps of a part that are shown."""
-ATTEMPT: Final = "attempt"
 """The kind of the action of a step that is recorded as a step itself, because a handler follows."""
 
 
@@ -55,6 +54,7 @@ class JournalReader(Protocol):
     def short_outline(self, most: int) -> Iterator[EventRecord]: ...
     def retries(self) -> int: ...
     def work_time(self) -> tuple[float, float | None]: ...
+    def last_output_at(self) -> float | None: ...
     def final_counts(self, path: str, /) -> Mapping[str, int] | None: ...
     def count_failures(self, path: str, *, after: int = 0) -> int: ...
     def count_outcomes(self, path: str, /) -> Mapping[str, int]: ...
@@ -106,6 +106,8 @@ def read_report(
     status = progress.status
     if progress.ended is None:  # it runs now, or its process died
         status = "running" if is_running() else "interrupted"
+    if status == "interrupted" and progress.ended is None and progress.since is not None:
+        progress.last_at = max(progress.last_at, journal.reader.last_output_at() or 0.0)
     return Report(run, status, progress, outline, attempts)
 
 
@@ -276,7 +278,9 @@ def _running_lines(part: Part, report: Report, now: float) -> Iterator[Line]:
     for step in steps[:MOST_RUNNING]:
         since = time.strftime("%H:%M:%S", time.localtime(step.since))
         inner = step.current
-        doing = "" if inner is None else f"   {one_line(inner.title)}"
+        # The action of a step may be a step inside it, with the same title.
+        title = step.title if inner is None else inner.title
+        doing = "" if title == step.title else f"   {one_line(title)}"
         words = f"{one_line(step.title)}{doing}   since {since}, {clock(now - step.since)}"
         yield f"      {sign('running')} {words}", state_colour("running")
     if len(steps) > MOST_RUNNING:

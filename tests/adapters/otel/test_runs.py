@@ -18,6 +18,7 @@ import pytest
 from adapters.otel.collector import WAIT, Received, attributes, collector, free_port, real_sink
 from lang.graph.graphs import graph_place, tool, trusted
 from plait.app.runs import flow_store
+from plait.core.extras import install_extra
 from plait.engine.trace import parse_traceparent
 from runs.stories import Place, new_place
 
@@ -505,7 +506,7 @@ def test_without_the_extra_the_note_has_the_command_that_installs_it(place: Plac
     command = [sys.executable, "-c", hide]
     ran = subprocess.run([*command, "run", "flow.yaml"], cwd=place.root, env=env, capture_output=True, text=True, check=False)  # fmt: skip
     assert ran.returncode == 0
-    fix = "pip install 'plait-flow[otel]', or OTEL_SDK_DISABLED=true"
+    fix = f"{install_extra('otel')}, or OTEL_SDK_DISABLED=true"
     assert f"telemetry: OpenTelemetry is configured, but not installed; {fix}" in ran.stdout
     done = subprocess.run([*command, "export", "otel"], cwd=place.root, env=env, capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 2

@@ -211,9 +211,14 @@ def test_an_engine_waits_while_another_process_writes(runs: Runs, changes: bool)
         other.execute("BEGIN IMMEDIATE")
         if changes:
             other.execute("INSERT INTO properties VALUES('other', 1)")
+        asks = threading.Event()  # for the right to write, which the other has
+        begin = "BEGIN IMMEDIATE"
+        opened.journal.active_writer._connection.set_trace_callback(
+            lambda statement: asks.set() if statement == begin else None
+        )
         waiting = threading.Thread(target=lambda: opened.journal.append(finished(3)))
         waiting.start()
-        waiting.join(0.05)
+        assert asks.wait(60)
         assert waiting.is_alive()
         other.execute("COMMIT")
         waiting.join()

@@ -78,16 +78,16 @@ def test_in_order_the_question_does_not_matter_unless_it_is_written_down(tmp_pat
     path = tmp_path / "talk.yaml"
     assert failed.message == (
         f"the provider 'replay' knows no answer: exchange 2 of {path} is another question: "
-        "it differs in messages[0].text"
+        'it differs in messages[0].text; record it, or add it there: ask: "anything"'
     )
     assert ask(asking, hi("two?")).text == "two"
-    assert failure(asking).message == (
+    assert failure(asking, hi("three?")).message == (
         f"the provider 'replay' knows no answer: {path} holds 2 answers, and one more is asked for; "
-        "record it, or add it there"
+        'record it, or add it there: ask: "three?"'
     )
 
 
-def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(
+def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_what_was_asked(
     tmp_path: Path,
 ) -> None:
     known = [hi("first"), hi("hunter2", system="same", tools=(READ,))]
@@ -99,8 +99,29 @@ def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_no_value(
     assert failed.message == (
         f"the provider 'replay' knows no answer: none of the 2 questions in {tmp_path}/talk.jsonl is this one; "
         f"exchange 2 is most like it, and differs in messages[0].text (messages: 1, tools: 1, "
-        f"digest {json_digest(request_key(asked))[:12]}); record it, or add it there"
+        f"digest {json_digest(request_key(asked))[:12]}); record it, or add it there: "
+        'ask: "swordfish"'
     )
+
+
+ASKED = [
+    # the last text        what is shown
+    ('say "a": b\nthen c', '"say \\"a\\": b\\nthen c"'),
+    ("é" * 300,            f'"{"é" * 300}"'),
+    ("x" * 301,            f'"{"x" * 299}…"'),
+    ("",                   '""'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "shown"), ASKED)
+def test_what_was_asked_is_shown_as_the_ask_of_an_exchange(
+    tmp_path: Path, text: str, shown: str
+) -> None:
+    message = failure(playing(tmp_path, "- {ask: other, answer: x}"), hi(text)).message
+    ask_line = message.partition("add it there: ")[2]
+    assert ask_line == f"ask: {shown}"
+    if len(text) <= 300:
+        assert ask(playing(tmp_path, f"- {ask_line}\n  answer: x"), hi(text)).text == "x"
 
 
 def test_a_run_that_is_to_stop_hears_nothing(tmp_path: Path) -> None:

@@ -632,7 +632,7 @@ BAD = [
         "  |                                                        ^\n"
         "fix: count from 0",
     ),
-    ("steps: a\n", "flow.yaml:1:8: 'steps' must be a list of step, not text\n1 | steps: a\n  |        ^\nfix: write a list: - shell: a"),
+    ("steps: a\n", "flow.yaml:1:8: 'steps' must be a list of steps, not text\n1 | steps: a\n  |        ^\nfix: write a list: - shell: a"),
     ("", "flow.yaml:1:1: this file must be a map: flow, or a list of steps, not nothing\n1 | \n  | ^"),
 ]  # fmt: skip
 

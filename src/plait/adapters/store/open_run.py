@@ -159,6 +159,11 @@ def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
         return None
     facts = opened.facts
     status, ended = _last_status(opened, is_running=is_running)
+    reader = opened.journal.reader
+    seconds, last_at = reader.work_time()
+    if status == "interrupted" and ended is None and last_at is not None:
+        printed_at = max(last_at, reader.last_output_at() or last_at)
+        seconds, last_at = round(seconds + printed_at - last_at, 6), printed_at
     return RunSummary(
         opened.id,
         str(facts.get("flow", "")),
@@ -166,7 +171,8 @@ def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
         status,
         created,
         ended,
-        *opened.journal.reader.work_time(),
+        seconds,
+        last_at,
         _counts(opened),
         foreign=not opened.is_own,
     )

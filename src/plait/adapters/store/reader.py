@@ -8,6 +8,7 @@ query stays open, so an engine can always checkpoint.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -611,7 +612,7 @@ class Reader:
         """The seconds of all run attempts, and the time of the last record of the last one.
 
         The time between two run attempts does not count.  One that was killed ends with its last
-        record.
+        record, or later: `last_output_at`.
         """
         starts = self._all(_RUN_STARTS)
         ends = [number for number, _ in starts[1:]] + [self.last() + 1]
@@ -620,6 +621,22 @@ class Reader:
             last_at = float(self._all(_LAST_OF_ATTEMPT, end)[0][0])
             seconds += max(0.0, last_at - began)
         return round(seconds, 6), last_at
+
+    def last_output_at(self) -> float | None:
+        """When a step of the last run attempt last printed something; None: that is not known.
+
+        It is the time of a file.  A copy of the folder has other times; there the lock, which an
+        attempt writes first, is newer than the attempt.
+        """
+        from plait.engine.live_output import FILE
+
+        started, folder = self.newest(RUN_STARTED), os.path.dirname(self.path)
+        try:
+            locked_at = os.stat(os.path.join(folder, "lock")).st_mtime
+            printed_at = os.stat(os.path.join(folder, FILE)).st_mtime
+        except OSError:
+            return None
+        return printed_at if started is not None and locked_at <= started[1] else None
 
     # ── steps ────────────────────────────────────────────────────────────
 

@@ -3,7 +3,8 @@
 A file holds exchanges, as a YAML list or as JSON lines. `ask` is a request, or only the text of
 its last message. `answer` is a response, or only its text. A replay finds the response by its
 request, or gives the responses in order. A request that is not recorded is refused; the failure
-names the fields in which it differs from the most similar one, and quotes neither.
+names the fields in which it differs from the most similar one, and quotes the last text of the
+request as the `ask` of a new exchange. The recorded one is not quoted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from plait.agents.messages import (
 from plait.agents.providers.structured import Model
 from plait.core import documents
 from plait.core.digests import json_digest
-from plait.core.errors import InputError, Problem
+from plait.core.errors import InputError, Problem, shorten
 from plait.core.hints import Final, Literal
 from plait.core.masking import mask_value
 from plait.core.records import dataclass
@@ -39,6 +40,8 @@ USE: Final = ("id", "name", "arguments")
 _FIX: Final = (
     "an exchange has ask and answer; an answer is text, or a map: text, uses, usage, model, ending"
 )
+ASKED_LENGTH: Final = 300
+"""Characters of a request that its refusal shows."""
 ENDINGS: Final = ("end", "tools", "length", "refused")
 
 
@@ -234,14 +237,12 @@ class RecordedModel:
         place = self._given.total()
         if place >= len(self._entries):
             why = f"{self._path} holds {len(self._entries)} answers, and one more is asked for"
-            raise _refusal_error(
-                f"the provider '{self.name}' knows no answer: {why}; record it, or add it there"
-            )
+            raise self._refusal(request, why)
         entry = self._entries[place]
         if not entry.fits(request):
             where = next(_differences(entry.request, request))
             why = f"exchange {place + 1} of {self._path} is another question: it differs in {where}"
-            raise _refusal_error(f"the provider '{self.name}' knows no answer: {why}")
+            raise self._refusal(request, why)
         self._given[place] += 1
         return entry.answer
 
@@ -254,8 +255,18 @@ class RecordedModel:
             why += f"; exchange {place + 1} is most like it, and differs in {', '.join(alike[place][:3])}"
         messages, tools = (len(request.get(part, [])) for part in ("messages", "tools"))
         shape = f"messages: {messages}, tools: {tools}, digest {json_digest(request)[:12]}"
-        why += f" ({shape}); record it, or add it there"
-        return _refusal_error(f"the provider '{self.name}' knows no answer: {why}")
+        return self._refusal(request, f"{why} ({shape})")
+
+    def _refusal(self, request: Mapping[str, Json], why: str) -> StepError:
+        # Whoever makes a request masks its texts, so a cut leaves no part of a secret.
+        asked = json_text(shorten(_last_text(request), ASKED_LENGTH))
+        what = f"the provider '{self.name}' knows no answer: {why}"
+        return StepError(Failure(f"{what}; record it, or add it there: ask: {asked}", "refused"))
+
+
+def _last_text(request: Mapping[str, Json]) -> str:
+    messages = request.get("messages") or [{}]
+    return str(messages[-1].get("text", ""))
 
 
 def _differences(wanted: Json, request: Mapping[str, Json]) -> Iterator[str]:
@@ -264,9 +275,8 @@ def _differences(wanted: Json, request: Mapping[str, Json]) -> Iterator[str]:
         case None:
             return
         case str():
-            messages = request.get("messages") or [{}]
-            if messages[-1].get("text", "") != wanted:
-                yield f"messages[{len(messages) - 1}].text"
+            if _last_text(request) != wanted:
+                yield f"messages[{max(len(request.get('messages') or ()) - 1, 0)}].text"
         case _:
             yield from _unlike(wanted, request, "")
 
@@ -336,7 +346,3 @@ class RecordingModel:
                 "choose another file",
                 code="replay",
             ) from None
-
-
-def _refusal_error(what: str) -> StepError:
-    return StepError(Failure(what, "refused"))
