@@ -20,6 +20,7 @@ import pytest
 NODE = "node@22"
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.1.16"
+YAML_SERVER = "yaml-language-server@1.19.2"
 LIMIT = 600.0
 """Seconds that an installation may take."""
 

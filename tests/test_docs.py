@@ -286,6 +286,26 @@ def test_every_example_gives_what_its_page_says(path: Path, tmp_path: Path) -> N
         pytest.fail("\n\n".join([f"{name_of(path)}:", *found]), pytrace=False)
 
 
+WITHOUT_A_FIRST_EXAMPLE = {
+    DOCS / "README.md",
+    DOCS / "guides/README.md",
+    DOCS / "architecture.md",
+    DOCS / "benchmarks.md",
+}
+"""Two indexes, a tour of the code, and tables that a run wrote."""
+FIRST_EXAMPLES = [
+    path
+    for path in sorted([*DOCS.glob("*.md"), *DOCS.glob("guides/*.md")])
+    if path not in WITHOUT_A_FIRST_EXAMPLE
+]
+
+
+@pytest.mark.parametrize("path", FIRST_EXAMPLES, ids=name_of)
+def test_a_page_starts_with_an_example_that_runs(path: Path) -> None:
+    start = re.split(r"^## ", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
+    assert {"console", "python"} & {block.kind for block in blocks(start)}
+
+
 WRONG = [
     # an example that says something false                    what must be seen
     ("```console\n$ echo a\nb\n```", "line 2: $ echo a"),

@@ -51,7 +51,7 @@ def test_what_asks_a_model_can_be_planned_without_one(kind: str, file: str, caps
     assert main(["new", kind, "a"]) == 0
     assert capsys.readouterr().out == (
         f"wrote {file}\nnext:\n  plait run {file} --dry-run\n"
-        f"  PLAIT_PROVIDER=anthropic plait run {file}      (or openai, local: it asks a model)\n"
+        f"  PLAIT_PROVIDER=anthropic plait run {file}   # or openai, local: it asks a model\n"
     )
     assert main(["check", file]) == 0
     assert main(["run", file, "--dry-run"]) == 0

@@ -1,6 +1,7 @@
 """Editors themselves: Neovim with `plait lsp`, and the server that VS Code has for YAML with our schemas.
 
-They are not among the tools of the tests.  Where one is missing, its test is skipped and says so.
+Neovim is not among the tools of the tests: where it is missing, its test is skipped and says so.  The other
+comes from the npm registry.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from lsp.client import Client
+from npm import YAML_SERVER, npm_folder
 from plait.schema.json_schema import json_schema
 
 FLOW = "steps:\n  - shell: echo ${nope}\n    tmeout: 3\n"
@@ -83,9 +85,7 @@ class YamlClient(Client):
 def test_an_editor_for_yaml_takes_the_schema_and_offers_what_it_should(
     tmp_path: Path, way: str
 ) -> None:
-    server = shutil.which("yaml-language-server") or os.environ.get("YAML_LANGUAGE_SERVER")
-    if server is None:
-        pytest.skip("yaml-language-server is not installed (npm install -g yaml-language-server)")
+    server = str(npm_folder(YAML_SERVER) / "node_modules/.bin/yaml-language-server")
     (tmp_path / "workflow.json").write_text(json.dumps(json_schema("workflow")))
     line = "# yaml-language-server: $schema=workflow.json\n" if way == "modeline" else "#\n"
     schemas = {} if way == "modeline" else {f"file://{tmp_path}/workflow.json": "flows/*.yaml"}

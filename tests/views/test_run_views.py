@@ -543,6 +543,17 @@ def test_a_run_that_was_stopped_says_what_is_recorded_and_how_to_go_on() -> None
     ]
 
 
+def test_a_question_about_a_step_is_not_followed_by_a_command_that_asks_it_again() -> None:
+    question = "its outcome is unknown\nfix: plait resume 7f3a --repeat steps/0, or plait resume 7f3a --done steps/0"
+    failure = Failure(question, "refused")
+    story = [*STORY[:2], (2.0, RunEnded("failed", failure))]
+    assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story) == [
+        "✗ failed after 2.0 s   0 of 4 steps",
+        "  its outcome is unknown",
+        "  fix: plait resume 7f3a --repeat steps/0, or plait resume 7f3a --done steps/0",
+    ]
+
+
 def test_a_step_that_failed_is_looked_at_and_gone_on_with() -> None:
     failure = Failure("exit code 1: no such file", "exit", 1, path="setup/0")
     story = [
@@ -864,13 +875,13 @@ ARGUMENTS = [
     (["run", "-n"],                                 "plait run: FILE is missing\nfix: plait run alone lists the flows of this project\n"),
     (["run", "f.yaml", "-i", "hush"],               "-i needs KEY=VALUE, KEY:=JSON or @FILE\nfix: for example -i folder=src\n"),
     (["run", "f.yaml", "-i", "a=hush", "-i", "a=2"], "-i gives 'a' twice\nfix: give a list as JSON: -i a:='[1, 2]'\n"),
-    (["run", "f.yaml", "--max-parallel", "0"],      "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
-    (["run", "f.yaml", "--max-parallel", "hush"],   "--max-parallel needs a whole number above 0\nfix: for example --max-parallel 8\n"),
+    (["run", "f.yaml", "--max-parallel", "0"],      "--max-parallel needs a whole number above 0, got '0'\nfix: for example --max-parallel 8\n"),
+    (["run", "f.yaml", "--max-parallel", "hush"],   "--max-parallel needs a whole number above 0, got 'hush'\nfix: for example --max-parallel 8\n"),
     (["run", "f.yaml", "--project", "no-such"],     "no-such: there is no such folder\nfix: check --project\n"),
     (["retry", "7f3a"],                             "plait retry: which items are to be retried\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["retry", "7f3a", "x", "--failed"],            "plait retry: --failed is for all failed items\nfix: name items, or give --failed for all of them; plait show lists those that failed\n"),
     (["schema", "workflw"],                         "there is no format 'workflw'\nfix: did you mean 'workflow'? formats: workflow, graph, directive, ensemble, provider, hooks, tool, events\n"),
-    (["runs", "--limit", "x"],                      "--limit needs a whole number above 0\nfix: for example --limit 8\n"),
+    (["runs", "--limit", "x"],                      "--limit needs a whole number above 0, got 'x'\nfix: for example --limit 8\n"),
 ]  # fmt: skip
 
 

@@ -49,7 +49,7 @@ class Kind:
         return not self.path.startswith(".ai/")
 
 
-MODEL: Final = "PLAIT_PROVIDER=anthropic plait run {path}      (or openai, local: it asks a model)"
+MODEL: Final = "PLAIT_PROVIDER=anthropic plait run {path}   # or openai, local: it asks a model"
 KINDS: Final = {
     "workflow": Kind("steps in order", "{name}.yaml", templates.WORKFLOW, ("plait run {path}",)),
     "map": Kind(

@@ -268,7 +268,7 @@ def whole_number(option: str, given: str | None) -> int | None:
         return None
     if not (given.isascii() and given.isdecimal() and 0 < len(given) < 10 and int(given) > 0):
         raise InputError(
-            f"{option} needs a whole number above 0",
+            f"{option} needs a whole number above 0, got '{given}'",
             fix=f"for example {option} 8",
             code="arguments",
         )

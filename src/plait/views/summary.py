@@ -249,12 +249,16 @@ def suggested_commands(
     if retry and _has_failed_items(progress):
         yield f"  retry        {first}plait retry {run} --failed{where}", "dim"
     failure = progress.failure
-    # After the last item failed, only a retry can help.
-    if resume and not (failure is not None and failure.kind == ALL_FAILED):
+    if resume and not (failure is not None and _needs_more_than_resume(failure, run)):
         # Failed items stay failed: resume alone would stop at the same limit.
         has_too_many = failure is not None and failure.kind == TOO_MANY
         before = "allow more failures in the file, then " if has_too_many else ""
         yield f"  resume       {before}{first}plait resume {run}{where}", "dim"
+
+
+def _needs_more_than_resume(failure: Failure, run: str) -> bool:
+    """After the last item failed, only a retry can help; a question about a step names its answers."""
+    return failure.kind == ALL_FAILED or f"plait resume {run} --" in failure.message
 
 
 def _has_failed_items(progress: Progress) -> bool:
