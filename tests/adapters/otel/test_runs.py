@@ -490,6 +490,18 @@ def test_the_setting_of_a_project_counts_only_if_the_project_is_trusted(
         assert received.headers[-1]["api-key"] == "sesame"
 
 
+def test_a_project_without_trust_does_not_switch_content_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = new_place(tmp_path, monkeypatch)
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        place.write(".ai/plait.yaml", "telemetry: {content: true}\n")
+        place.run("setup:\n  - shell: echo hello\n")
+        assert received.spans
+        assert all("plait.step.output" not in attributes(one) for one in received.spans)
+
+
 def test_without_the_extra_the_note_has_the_command_that_installs_it(place: Place) -> None:
     hide = (
         "import sys\n"
