@@ -440,7 +440,9 @@ WRONG = [
     ({"OTEL_TRACES_EXPORTER": "console"},                  "OTEL_TRACES_EXPORTER is otlp or none; nothing is sent"),
     ({"OTEL_TRACES_SAMPLER": "magic"},                     "OTEL_TRACES_SAMPLER names no known sampler; known: always_on, always_off, traceidratio, each also after parentbased_"),
     ({"OTEL_TRACES_SAMPLER_ARG": "7"},                     "OTEL_TRACES_SAMPLER_ARG is a number from 0 to 1; 1 is used"),
-    ({"OTEL_BSP_SCHEDULE_DELAY": "soon"},                  "OTEL_BSP_SCHEDULE_DELAY is no number from 0 on; 1000 is used"),
+    ({"OTEL_BSP_SCHEDULE_DELAY": "soon"},                  "OTEL_BSP_SCHEDULE_DELAY is no number from 0 to 1e+09; 1000 is used"),
+    ({"OTEL_BSP_SCHEDULE_DELAY": "1e300"},                 "OTEL_BSP_SCHEDULE_DELAY is no number from 0 to 1e+09; 1000 is used"),
+    ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1e300"},          "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is no number from 0 to 1e+09; 2048 is used"),
 ]  # fmt: skip
 
 
