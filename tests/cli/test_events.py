@@ -122,6 +122,7 @@ WRONG = [
     (["--after", "-1"], "--after needs the number of an event\nfix: for example --after 120\n"),
     (["--after", "9" * 30], "--after needs the number of an event\nfix: for example --after 120\n"),
     (["zzzz"], "there is no run 'zzzz'\nfix: plait runs lists those that there are\n"),
+    (["\udcff"], "there is no run '\ufffd'\nfix: plait runs lists those that there are\n"),
 ]
 
 

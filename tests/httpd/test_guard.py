@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -254,6 +255,37 @@ def test_passwords_cannot_be_guessed_for_long() -> None:
     assert door.ask(headers=FORM).status == 200  # who is in stays in
     now = 61.0
     assert log_in(door, PASSWORD).status == 303
+
+
+def test_guesses_at_the_same_time_are_counted_too() -> None:
+    door, all_wait = with_password(), asyncio.Barrier(30)
+
+    async def guess() -> int:
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/login",
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in FORM.items()],
+            "client": ("192.0.2.7", 50000),
+        }
+        found: list[int] = []
+
+        async def receive() -> Any:
+            async with asyncio.timeout(10):
+                await all_wait.wait()  # each request has begun before the first body comes
+            return {"type": "http.request", "body": b"password=guess"}
+
+        async def send(message: Any) -> None:
+            found.append(message.get("status", 0))
+
+        await door.guard(scope, receive, send)
+        return found[0]
+
+    async def guess_all() -> list[int]:
+        return await asyncio.gather(*(guess() for _ in range(30)))
+
+    assert sorted(asyncio.run(guess_all())) == [401] * 10 + [429] * 20
 
 
 def test_a_form_of_another_site_cannot_log_in() -> None:

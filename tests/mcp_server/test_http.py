@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="no HTTP server is here: pip install 'plait-flow[web]'")
 
 from mcp_server.http_peer import HttpPeer, http_peer
+from plait.mcp.http import _Stream
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -121,6 +123,29 @@ def test_a_session(peer: HttpPeer, revision: str) -> None:
     assert peer.send(request("ping"), other).status == 400
     assert peer.send(None, session, method="DELETE").status == 200
     assert peer.send(request("ping"), session).status == 404
+
+
+@pytest.mark.parametrize("last", ["1-" + "9" * 5000, "9" * 5000 + "-1", "1-x", "1", "-"])
+def test_a_place_in_a_stream_that_is_none_is_refused(peer: HttpPeer, last: str) -> None:
+    session = begin(peer)
+    reply = peer.send(None, {**session, "Last-Event-ID": last}, method="GET")
+    assert reply.status == 404
+    assert "there is nothing left of this stream" in reply.json["error"]["message"]
+
+
+def test_a_stream_that_is_read_gets_all_progress_and_one_that_is_not_the_newest() -> None:
+    async def read() -> tuple[list[Any], list[Any]]:
+        stream, seen, found = _Stream(1), 0, list[Any]()
+        for number in range(1000):
+            stream.put({"method": "notifications/progress", "n": number}, may_miss=True)
+            new = stream.after(seen)
+            found += [message["n"] for _, message in new]
+            seen = new[-1][0] if new else seen
+        return found, [message["n"] for _, message in stream.after(0)]
+
+    read_at_once, kept = asyncio.run(read())
+    assert read_at_once == list(range(1000))
+    assert kept == list(range(800, 1000))
 
 
 def test_sessions_of_several_clients_do_not_meet(peer: HttpPeer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +92,7 @@ COLOURS = [
     ("\x1b[48;2;0;0;255mx",              '<span class="a-g12">x</span>'),
     ("\x1b[38;5mx",                      '<span class="a-f0">x</span>'),
     ("\x1b[99999mx",                     "x"),
+    (f"\x1b[{'9' * 5000}mx",             "x"),
     ("a\x1b[2Kb\x1b]0;t\x07c",           "abc"),
     ("10%\r20%\r30%\nend",               "30%\nend"),
     ("a\r\nb",                           "a\nb"),
@@ -100,6 +103,12 @@ COLOURS = [
 @pytest.mark.parametrize(("output", "html"), COLOURS)
 def test_colours_of_a_terminal_are_classes(output: str, html: str) -> None:
     assert to_markup(output).text == html
+
+
+def test_a_long_line_takes_no_longer_than_its_length() -> None:
+    start = time.process_time()
+    assert to_markup("a" * 100_000).text == "a" * 100_000
+    assert time.process_time() - start < 2  # it was the square: half a minute
 
 
 def test_characters_that_nobody_sees_are_shown() -> None:

@@ -32,6 +32,8 @@ _OPENER: Final = lazy_pattern(r"\$\{")
 _PLAIN_BRACES: Final = lazy_pattern(r"\{(\w+)\}", re.ASCII)
 _URL: Final = lazy_pattern(r"https?://|\$\{")
 _SECRET_HEADERS: Final = ("auth", "key", "token", "cookie", "secret")
+_NAMED_VALUE: Final = lazy_pattern(r"([A-Za-z_][\w-]*)(=|:)\s*(?=([^\s&]+))", re.ASCII)
+"""In a word or a URL: `API_KEY=…` after `docker run -e`, `Authorization: …` after `--header`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ class _Reader:
         self, variable: str, name: str, value: str, *, is_header: bool = False
     ) -> str:
         """As `_kept`, but a secret that is written out becomes a variable."""
-        plain = _VARIABLE.sub("", value)
+        plain = _otherwise(value)
         is_named = is_header and any(word in name.casefold() for word in _SECRET_HEADERS)
         is_whole = plain.strip() not in ("", "Bearer", "Basic", "Token")
         if is_whole and (is_named or is_secret(name, plain) or is_secret("", value)):
@@ -234,12 +236,26 @@ class _Reader:
             or has_form_of_key(value)
             or password_in(value) is not None
             or any(looks_secret(one) for one in variables)
+            or _names_secret(_otherwise(word))
         ):
             raise _bad(
                 self._where,
                 f"has a secret in its {part}, where others can read it",
                 "give it to the server by env or headers",
             )
+
+
+def _otherwise(value: str) -> str:
+    """What a text says itself: of its variables only what stands for one that is not set."""
+    return _VARIABLE.sub(lambda found: found[2] or "", value)
+
+
+def _names_secret(word: str) -> bool:
+    for name, sign, value in _NAMED_VALUE.findall(word):
+        is_header = sign == ":" and name.casefold().endswith(("authorization", "cookie"))
+        if is_header or is_secret(name, value):
+            return True
+    return False
 
 
 def _bad(where: str, what: str, fix: str) -> InputError:

@@ -104,6 +104,7 @@ def find_settings(
         return None
     endpoint, content = _project_setting(project)
     is_named = names_collector(environ)
+    content = content and _is_trusted(project)
     if not is_named and endpoint and not _is_trusted(project):
         raise TrustError(
             f"'{SETTING}' in .ai/plait.yaml does not count, since you do not trust this project",

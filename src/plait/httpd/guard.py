@@ -223,8 +223,8 @@ class Guard:
         address = request.client
         if not request.all(b"origin"):
             raise Refusal(403, "the login form of this server sends an Origin")
-        self._require_guess(address)
         fields = dict(parse_qsl((await exchange.read(_MOST_PASSWORD)).decode("utf-8", "replace")))
+        self._require_guess(address)  # not before: bodies of many requests may wait
         if not self._access.knows_bearer(fields.get("password", "")):
             self._access.note_wrong(address)
             raise Refusal(401, "the password is wrong")

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from threading import Lock
@@ -73,6 +74,7 @@ _STATUS: Final[Mapping[int, int]] = {
     TOO_MANY: 503,
     INTERNAL_ERROR: 500,
 }
+_MOST_DIGITS: Final = 18
 _OPEN: Final = 0
 """Number of the stream that a client opens by GET."""
 
@@ -237,7 +239,7 @@ class McpApp:
         else:
             number, _, seen = last.partition("-")
             found = session.outgoing.get(number)
-            if found is None or not seen.isdecimal():
+            if found is None or not _is_number(seen):
                 raise _Refused(404, INVALID_REQUEST, "there is nothing left of this stream")
             stream, after = found, int(seen)
         return _Reply(request, stream, headers=headers, has_ids=True, after=after, at_once=True)
@@ -258,7 +260,10 @@ class _Stream:
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_over = False
-        self._kept: list[tuple[int, Message]] = []
+        self._kept: dict[int, Message] = {}
+        """By number, in their order."""
+        self._missable = deque[int]()
+        """Numbers of those that a slow client may miss."""
         self._count = 0
         self._lock = Lock()
         self._loop = asyncio.get_running_loop()
@@ -266,10 +271,14 @@ class _Stream:
 
     def put(self, message: Message, *, may_miss: bool) -> None:
         with self._lock:
-            if self.is_over or (may_miss and len(self._kept) >= MOST_WAITING):
+            if self.is_over:
                 return
+            if may_miss and len(self._missable) >= MOST_WAITING:
+                self._kept.pop(self._missable.popleft(), None)  # the newest says most
             self._count += 1
-            self._kept.append((self._count, message))
+            self._kept[self._count] = message
+            if may_miss:
+                self._missable.append(self._count)
             if "method" not in message:
                 self.is_over = True  # the response is the last message
         self._wake()
@@ -284,7 +293,7 @@ class _Stream:
 
     def after(self, seen: int) -> list[tuple[int, Message]]:
         with self._lock:
-            return [one for one in self._kept if one[0] > seen]
+            return [one for one in self._kept.items() if one[0] > seen]
 
     async def wait(self, seen: int, seconds: float) -> list[tuple[int, Message]]:
         """What came after `seen`; empty: nothing for so long, or nothing more ever."""
@@ -360,7 +369,7 @@ class _SessionOutgoing:
 
     def get(self, number: str) -> _Stream | None:
         with self._lock:
-            return self._streams.get(int(number)) if number.isdecimal() else None
+            return self._streams.get(int(number)) if _is_number(number) else None
 
     def send(self, message: Message, *, may_miss: bool = False, about: Id | None = None) -> None:
         with self._lock:
@@ -531,6 +540,10 @@ def _header_text(value: str) -> str | None:
         return base64.b64decode(value[9:-2], validate=True).decode("utf-8")
     except ValueError:
         return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < _MOST_DIGITS
 
 
 def _accepts(request: HttpRequest, kind: str) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from plait.core.hints import TYPE_CHECKING, Final
+from plait.core.patterns import lazy_pattern
 from plait.views.format import clean_block, clock, one_line, sign
 from plait.views.lines import part_summary, usage_line
 from plait.views.summary import failed_items
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 MOST_FAILURES: Final = 20
 PLAIN: Final = frozenset(" .,/()=+'-")
 """Characters beside letters and digits that mean nothing in the middle of a line."""
+
+
+_WWW: Final = lazy_pattern(r"(?i)(www)\.")
 
 
 def markdown_report(report: Report, *, now: float, diagram: Diagram | None = None) -> str:
@@ -97,12 +101,14 @@ def _failure(failed: FailedStep) -> Iterator[str]:
 def escape(text: str) -> str:
     """One line of text, in which nothing is Markdown or HTML."""
     line = one_line(" ".join(text.split()), None)
-    return "".join(
+    plain = "".join(
         char
         if char.isalnum() or not char.isascii() or (at and char in PLAIN)
         else f"&#{ord(char)};"
         for at, char in enumerate(line)
     )
+    # GitHub makes links of addresses in plain text, of those of mail even if the sign is a code.
+    return _WWW.sub(r"\1&#46;", plain).replace("&#64;", "&#64;<!-- -->")
 
 
 def code(text: str) -> str:

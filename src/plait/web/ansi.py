@@ -9,12 +9,15 @@ from plait.core.patterns import lazy_pattern
 from plait.web.html import Markup, join, tag
 
 _SEQUENCE: Final = lazy_pattern(
-    r"\x1b\[([0-9;:]*)m"  # colours and weights
+    r"\x1b\[([0-9;:]{0,99})m"  # colours and weights; Python reads no number of any length
     r"|\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
-_OVERWRITTEN: Final = lazy_pattern(r"[^\n]*\r(?=[^\n])")
-"""A line of which a carriage return wrote the start again, as progress bars do."""
+_OVERWRITTEN: Final = lazy_pattern(r"(?m)^[^\n]*\r(?=[^\n])")
+"""A line of which a carriage return wrote the start again, as progress bars do.
+
+It matches at starts of lines: a search from each letter of a long line would take minutes.
+"""
 MOST: Final = 256 * 1024
 """Characters of an output on a page: its end."""
 _WEIGHTS: Final = {1: "b", 2: "d", 3: "i", 4: "u", 7: "r", 9: "s"}

@@ -441,7 +441,9 @@ WRONG = [
     ({"OTEL_TRACES_EXPORTER": "console"},                  "OTEL_TRACES_EXPORTER is otlp or none; nothing is sent"),
     ({"OTEL_TRACES_SAMPLER": "magic"},                     "OTEL_TRACES_SAMPLER names no known sampler; known: always_on, always_off, traceidratio, each also after parentbased_"),
     ({"OTEL_TRACES_SAMPLER_ARG": "7"},                     "OTEL_TRACES_SAMPLER_ARG is a number from 0 to 1; 1 is used"),
-    ({"OTEL_BSP_SCHEDULE_DELAY": "soon"},                  "OTEL_BSP_SCHEDULE_DELAY is no number from 0 on; 1000 is used"),
+    ({"OTEL_BSP_SCHEDULE_DELAY": "soon"},                  "OTEL_BSP_SCHEDULE_DELAY is no number from 0 to 1e+09; 1000 is used"),
+    ({"OTEL_BSP_SCHEDULE_DELAY": "1e300"},                 "OTEL_BSP_SCHEDULE_DELAY is no number from 0 to 1e+09; 1000 is used"),
+    ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1e300"},          "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is no number from 0 to 1e+09; 2048 is used"),
 ]  # fmt: skip
 
 
@@ -489,6 +491,18 @@ def test_the_setting_of_a_project_counts_only_if_the_project_is_trusted(
         monkeypatch.setenv(ENDPOINT, received.url)
         place.run("setup:\n  - shell: echo hello\n")
         assert received.headers[-1]["api-key"] == "sesame"
+
+
+def test_a_project_without_trust_does_not_switch_content_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = new_place(tmp_path, monkeypatch)
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        place.write(".ai/plait.yaml", "telemetry: {content: true}\n")
+        place.run("setup:\n  - shell: echo hello\n")
+        assert received.spans
+        assert all("plait.step.output" not in attributes(one) for one in received.spans)
 
 
 def test_without_the_extra_the_note_has_the_command_that_installs_it(place: Place) -> None:

@@ -28,6 +28,8 @@ SCHEDULE: Final = 1.0
 BATCH: Final = 2048
 """Spans in one request."""
 METRIC_INTERVAL: Final = 60.0
+LARGEST: Final = 1e9
+"""Of all numbers; as milliseconds eleven days, and no more than a thread can wait."""
 
 SAMPLERS: Final = ("always_on", "always_off", "traceidratio")
 
@@ -141,9 +143,9 @@ def _number(environ: Mapping[str, str], name: str, default: float, problems: lis
         number = float(text)
     except ValueError:
         number = -1.0
-    if number >= 0 and number != float("inf"):
+    if 0 <= number <= LARGEST:
         return number
-    problems.append(f"{name} is no number from 0 on; {default:g} is used")
+    problems.append(f"{name} is no number from 0 to {LARGEST:g}; {default:g} is used")
     return default
 
 

@@ -235,6 +235,8 @@ class Runs:
             candidates = self.list() if found[0].foreign else found
             return next((one.id for one in candidates if not one.foreign), found[0].id)
         assert prefix is not None
+        if not prefix.isascii():  # no id is like that, and SQLite takes no half characters
+            raise self._unknown_run(prefix)
         if self.query_index(lambda index: index.knows(prefix)):
             return prefix
         named = self.query_index(lambda index: index.begin_with(prefix, NEAR))
