@@ -35,6 +35,8 @@ from plait.web.layout import (
 LIVE_OUTPUT: Final = 64 * 1024
 """Characters of a running step's output on a page."""
 MOST_CHILDREN: Final = 200
+FEW_OUTPUTS: Final = 3
+"""More outputs on a page are lower, so that one can be found among them."""
 
 
 def step_panel(
@@ -57,8 +59,8 @@ def step_panel(
         "div",
         _head(detail, links, now, mark),
         _failure(detail),
-        [_session(one, mark) for one in detail.sessions],
         _tasks(detail.tasks, links, mark),
+        [_session(one, mark) for one in detail.sessions],
         _outputs(detail, live, mark),
         _values(explanations, item, mark),
         _result(detail, mark),
@@ -147,7 +149,8 @@ def _outputs(detail: StepDetail, live: Mapping[str, LiveStep], mark: str) -> Mar
     if not blocks:
         return None
     find = None if mark else find_box("output")
-    text = tag("div", blocks, id=f"{mark}output-text")
+    many = "many" if len(blocks) > FEW_OUTPUTS else None
+    text = tag("div", blocks, id=f"{mark}output-text", class_=many)
     return section("Output", find, text, id=f"{mark}output")
 
 
