@@ -231,7 +231,7 @@ def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = Fa
                 to_markup(kept.rstrip("\n")),
                 class_=f"terminal t-{label}",
                 tabindex="0",
-                role="region",
+                role="group",
                 aria_label=f"{label} of the step",
                 data_follow=follow or None,
             )
@@ -294,6 +294,7 @@ def _message(who: str, label: str, words: str) -> Markup:
 
 
 def _tool_use(call: ToolUse, mark: str) -> Markup:
+    named = f"{call.tool}, {call.path}"  # a tool may be called often
     head = tag(
         "summary",
         state_sign(call.state),
@@ -304,9 +305,9 @@ def _tool_use(call: ToolUse, mark: str) -> Markup:
     return tag(
         "details",
         head,
-        tag("h4", "Arguments"),
-        value_block(call.arguments, "arguments of the tool call"),
-        join(tag("h4", "Result"), value_block(call.result, "result of the tool call"))
+        tag("h3", "Arguments"),
+        value_block(call.arguments, f"arguments of {named}"),
+        join(tag("h3", "Result"), value_block(call.result, f"result of {named}"))
         if call.result is not None
         else None,
         class_="said by-tool",
