@@ -134,6 +134,7 @@ class World:
             json=True,
             limit="20",
             markdown=False,
+            html=None,
             format=None,
         )
         said = []
