@@ -68,6 +68,7 @@ from worktrees import worktree_tables  # noqa: E402
 
 from engine import SIZES, first_tables, hot_tables, linearity_table, yaml_table  # noqa: E402
 from tools import tool_tables  # noqa: E402
+from web import web_tables  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Rounds:
     commands: int
     fanout: Sizes
     million: int = 0
+    pages: int = 100_000
     history: tuple[int, ...] = (10, 1_000, 10_000, 100_000)
 
 
@@ -118,6 +120,7 @@ QUICK = Rounds(
     commands=200,
     fanout=FEW,
     history=(10, 1_000),
+    pages=2_000,
 )
 
 
@@ -204,6 +207,9 @@ PARTS: dict[str, Part] = {
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
     "otel": lambda rounds: otel_tables(items=10 * rounds.commands, rounds=rounds.linear + 2),
+    "web": lambda rounds: web_tables(
+        items=rounds.pages, updates=20, watched=10 * rounds.commands, rounds=rounds.linear + 2
+    ),
     "history": lambda rounds: history_tables(
         sizes=rounds.history, rounds=max(rounds.processes // 4, 3)
     ),

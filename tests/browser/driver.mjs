@@ -66,7 +66,7 @@ const COMMANDS = {
     const found = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })");
     return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" | ")}`);
   },
-  picture: ({ file }) => page.screenshot({ path: file, fullPage: true }),
+  picture: ({ file, whole = true }) => page.screenshot({ path: file, fullPage: whole }),
   take: () => {
     const taken = { problems, requests };
     [problems, requests] = [[], []];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from browser.drive import Browser, Web, open_browser, plait_web, require_browser
 
 pytest.importorskip("uvicorn", reason="no HTTP server is here: pip install 'plait-flow[web]'")
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "<svg onload='window.hacked = 2'><script>window.hacked = 3</script></svg>",
@@ -270,6 +272,99 @@ def test_a_form_starts_a_flow_with_its_parameters(
     assert f"hello {hostile} 2" in plait(project, environment, "logs", run)
 
 
+ONCE = """
+name: pay
+steps:
+  - id: send
+    once: true
+    shell: |
+      echo sent >> sent.txt
+      [ -e go ] || kill -9 $PPID; [ -e go ] || sleep 60
+  - shell: echo after
+"""
+ANSWERS = [
+    # answer   how often it was sent
+    ("done",   1),
+    ("repeat", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "sent"), ANSWERS)
+def test_a_step_that_may_run_once_is_asked_about(
+    browser: Browser, tmp_path: Path, environment: dict[str, str], answer: str, sent: int
+) -> None:
+    """It was cut short: the form wants an answer, shows the command, and does what it says."""
+    require_browser()
+    (tmp_path / ".ai").mkdir()
+    (tmp_path / "once.yaml").write_text(ONCE)
+    plait(tmp_path, environment, "run", "once.yaml", "--quiet")
+    (tmp_path / "go").touch()
+    with plait_web(tmp_path, environment) as web:
+        browser.do("look", width=375, height=800, scheme="dark")
+        assert browser.open(web.link) == 200
+        browser.open(next(url for url in links(browser) if "/run/" in url))
+        browser.do("take")
+        assert browser.do("axe") == []
+        browser.do("click", selector="button.a-resume")  # without an answer nothing is sent
+        assert browser.evaluate("() => document.querySelector('.question :invalid') !== null")
+        browser.do("click", selector=f".question input[value^={answer}]")
+        command = browser.evaluate("() => document.querySelector('.actions .command').textContent")
+        assert command.endswith(f"--{answer} steps/send")
+        browser.do("click", selector="button.a-resume")
+        browser.wait_for_text("finished", "#run-head")
+        browser.require_clean(web.origin)
+    assert (tmp_path / "sent.txt").read_text() == "sent\n" * sent
+
+
+def test_an_exported_run_is_for_everybody(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    """`show --html`: one file without a script that asks for nothing."""
+    plait(project, environment, "show", runs["hostile.yaml"], "--html", "run.html")
+    browser.do("take")
+    browser.open((project / "run.html").as_uri())
+    found = {}
+    for width, scheme in LOOKS:
+        browser.do("look", width=width, height=800, scheme=scheme)
+        wide = browser.evaluate("() => document.documentElement.scrollWidth - window.innerWidth")
+        if (violations := browser.do("axe")) or wide > 0:
+            found[width, scheme] = (violations, wide)
+    assert found == {}
+    assert browser.evaluate("() => window.hacked ?? null") is None
+    assert "item" in browser.evaluate("() => document.body.innerText")
+    assert [url for url in browser.do("take")["requests"] if not url.startswith("file:")] == []
+
+
+def test_a_conversation_is_for_everybody(
+    browser: Browser, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """The turns of an agent, its tool calls and their results, and the tasks of an ensemble."""
+    require_browser()
+    review, report = tmp_path / "review", tmp_path / "report"
+    shutil.copytree(EXAMPLES / "review-directive", review)
+    shutil.copytree(EXAMPLES / "report-ensemble", report)
+    played = {**environment, "PLAIT_PROVIDER": "replay"}
+    plait(review, played, "run", "review.md", "-i", "file=prices.py", "--quiet")
+    plait(report, played, "run", "flow.yaml", "--trust", "--quiet")
+    for folder, tab, words in (
+        (review, "Conversation", "I read the file"),
+        (report, "Tasks", "Team tides measured all week"),
+    ):
+        with plait_web(folder, environment) as web:
+            assert browser.open(web.link) == 200
+            browser.do("take")
+            browser.open(next(url for url in links(browser) if "/run/" in url))
+            script = "(tab) => [...document.links].find((one) => one.innerText === tab).href"
+            browser.open(browser.evaluate(script, tab))
+            browser.wait_for_text(words, "#panel")
+            script = "() => document.querySelectorAll('details').forEach((one) => one.open = true)"
+            browser.evaluate(script)
+            for width, scheme in LOOKS:
+                browser.do("look", width=width, height=800, scheme=scheme)
+                assert (browser.do("axe"), width, scheme) == ([], width, scheme)
+            browser.require_clean(web.origin)
+
+
 def test_a_run_of_100000_items(
     browser: Browser, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -287,6 +382,7 @@ def test_a_run_of_100000_items(
         browser.do("take")
         assert browser.open(f"{run}?view=items") == 200
         browser.wait("() => document.querySelector('.item-space')?.dataset.rows === '100000'")
+        browser.wait_for_text("99,999 done", "#item-counts")  # no live update is needed
         rows = "() => document.querySelectorAll('#item-rows > *').length"
         assert browser.evaluate(rows) <= 200
         browser.evaluate("() => { document.querySelector('#item-list').scrollTop = 50000 * 30 }")

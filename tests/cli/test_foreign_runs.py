@@ -93,7 +93,7 @@ EVERY_COMMAND: dict[str, list[tuple[str, int]]] = {
                   ("RUN --project .", 3)],
     "retry":     [("--failed", 3), ("LETTERS --failed", 3), ("RUN --failed", 3), ("LETTERS --from-start --failed", 3),
                   ("LETTERS --failed --file mine.yaml", 3)],
-    "stop":      [("RUN", 2), ("LETTERS", 2)],
+    "stop":      [("", 2), ("RUN", 2), ("LETTERS --project .", 2)],
     "web":       [("--nothing", 2)],
     "export":    [("nothing", 2)],
     "worktrees": [("", 0), ("--clean", 0), ("--clean --json", 0)],

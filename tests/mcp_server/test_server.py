@@ -223,6 +223,7 @@ def test_a_long_flow_answers_with_its_run_and_tells_its_progress(trusted: Path) 
             {"name": "plait_run_wait", "arguments": {"run": run, "seconds": 60}},
             progressToken="w",
         )
+        peer.ask("ping")  # by now the server has read that a client waits
         (trusted / "go").touch()
         done = peer.answer(wait)["result"]
         assert done["structuredContent"]["status"] == "done"

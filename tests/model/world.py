@@ -134,8 +134,8 @@ class World:
             json=True,
             limit="20",
             markdown=False,
-            format=None,
             html=None,
+            format=None,
         )
         said = []
         for command in (show, runs):

@@ -208,17 +208,32 @@ class RunWatch:
 
     def lanes(self, now: float) -> Iterator[Lane]:
         clock = self.clock(now)
+        items: list[Lane] = []
+        """Of a map, until its other steps are shown: its items were found before they ran."""
         for count, (depth, node) in enumerate(self.tree.walk()):
             if count >= MOST_LANES:
-                return
+                break
+            if items and depth < items[0].depth:
+                yield from items
+                items = []
             spans = list(node_spans(node, clock, now))
-            if node.path in self.progress.parts and node.total is not None:
-                yield from self._map_lanes(node, depth, spans, clock, now)
+            part = self.progress.parts.get(node.path)
+            if part is not None and node.total is not None:
+                state = part.shown_state if node.state == "done" else node.state
+                lane, *items = self._map_lanes(node, depth, state, spans, clock, now)
+                yield lane
             else:
                 yield Lane(node.path, node.title, depth, node.state, spans)
+        yield from items
 
     def _map_lanes(
-        self, node: StepNode, depth: int, spans: Sequence[Span], clock: RunClock, now: float
+        self,
+        node: StepNode,
+        depth: int,
+        state: str,
+        spans: Sequence[Span],
+        clock: RunClock,
+        now: float,
     ) -> Iterator[Lane]:
         table = self.items(node.path)
         if len(table) > MOST_ITEM_LANES:
@@ -227,9 +242,9 @@ class RunWatch:
             load = table.load(
                 first, max(last, now) if self.status == "running" else last, LOAD_PARTS, now
             )
-            yield Lane(node.path, node.title, depth, node.state, spans, load)
+            yield Lane(node.path, node.title, depth, state, spans, load)
             return
-        yield Lane(node.path, node.title, depth, node.state, spans)
-        for start, end, state, row in table.spans():
-            span = Span(clock.seconds(start), clock.seconds(now if end is None else end), state)
-            yield Lane(row.path, row.title, depth + 1, state, [span])
+        yield Lane(node.path, node.title, depth, state, spans)
+        for start, end, how, row in table.spans():
+            span = Span(clock.seconds(start), clock.seconds(now if end is None else end), how)
+            yield Lane(row.path, row.title, depth + 1, how, [span])

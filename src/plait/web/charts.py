@@ -54,8 +54,14 @@ def timeline(lanes: Sequence[Lane], clock_: RunClock, address: Callable[[str], s
 
 
 def _scale(total: float) -> Markup:
-    marks = [clock(total * part / 4) for part in range(5)]
+    """Five times; each stands where its line is, the last one at the end."""
+    marks = [_mark(total * part / 4, total) for part in range(5)]
     return tag("span", [tag("span", mark) for mark in marks], class_="scale")
+
+
+def _mark(seconds: float, total: float) -> str:
+    """Fine enough to tell the marks of a short run apart."""
+    return clock(seconds) if total >= 2 else f"{seconds:.2f} s"
 
 
 def _lane(lane: Lane, total: float) -> Markup:

@@ -144,7 +144,7 @@ def _items(watch: RunWatch, path: str, rows: list[ItemRow], places: PlacesInFile
     id = "items-main" if path == MAP else element_id("items", path)
     drawn = tag("div", item_rows(watch, rows, places), role="list")
     area = tag(
-        "div", drawn, class_="item-list", tabindex="0", role="region", aria_label=f"items of {path}"
+        "div", drawn, class_="item-list", tabindex="0", role="region", aria_label=f"rows of {path}"
     )
     counts = trusted(item_counts(table).text.replace('id="item-counts" ', "", 1))
     return section(f"Items of {path}", counts, area, more, id=id)

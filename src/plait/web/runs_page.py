@@ -114,8 +114,12 @@ def _row(line: RunLine, now: float, *, with_project: bool) -> Markup:
         tag("td", tag("code", line.run), data_label="Run"),
         tag("td", moment(line.started), data_label="Started"),
         tag("td", seconds(line.duration, began), data_label="Time", class_="number"),
-        tag("td", _items(line), data_label="Items", class_="number"),
-        tag("td", usage_text(line.usage) if line.usage else "—", data_label="Model"),
+        tag(
+            "td", _items(line), data_label="Items", class_=f"number{'' if line.total else ' none'}"
+        ),
+        tag("td", usage_text(line.usage), data_label="Model")
+        if line.usage
+        else tag("td", "—", data_label="Model", class_="none"),
     ]
     if with_project:
         cells.append(

@@ -35,6 +35,8 @@ from plait.web.layout import (
 LIVE_OUTPUT: Final = 64 * 1024
 """Characters of a running step's output on a page."""
 MOST_CHILDREN: Final = 200
+FEW_OUTPUTS: Final = 3
+"""More outputs on a page are lower, so that one can be found among them."""
 
 
 def step_panel(
@@ -57,8 +59,8 @@ def step_panel(
         "div",
         _head(detail, links, now, mark),
         _failure(detail),
-        [_session(one, mark) for one in detail.sessions],
         _tasks(detail.tasks, links, mark),
+        [_session(one, mark) for one in detail.sessions],
         _outputs(detail, live, mark),
         _values(explanations, item, mark),
         _result(detail, mark),
@@ -147,7 +149,8 @@ def _outputs(detail: StepDetail, live: Mapping[str, LiveStep], mark: str) -> Mar
     if not blocks:
         return None
     find = None if mark else find_box("output")
-    text = tag("div", blocks, id=f"{mark}output-text")
+    many = "many" if len(blocks) > FEW_OUTPUTS else None
+    text = tag("div", blocks, id=f"{mark}output-text", class_=many)
     return section("Output", find, text, id=f"{mark}output")
 
 
@@ -228,7 +231,7 @@ def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = Fa
                 to_markup(kept.rstrip("\n")),
                 class_=f"terminal t-{label}",
                 tabindex="0",
-                role="region",
+                role="group",
                 aria_label=f"{label} of the step",
                 data_follow=follow or None,
             )
@@ -291,6 +294,7 @@ def _message(who: str, label: str, words: str) -> Markup:
 
 
 def _tool_use(call: ToolUse, mark: str) -> Markup:
+    named = f"{call.tool}, {call.path}"  # a tool may be called often
     head = tag(
         "summary",
         state_sign(call.state),
@@ -301,9 +305,9 @@ def _tool_use(call: ToolUse, mark: str) -> Markup:
     return tag(
         "details",
         head,
-        tag("h4", "Arguments"),
-        value_block(call.arguments, "arguments of the tool call"),
-        join(tag("h4", "Result"), value_block(call.result, "result of the tool call"))
+        tag("h3", "Arguments"),
+        value_block(call.arguments, f"arguments of {named}"),
+        join(tag("h3", "Result"), value_block(call.result, f"result of {named}"))
         if call.result is not None
         else None,
         class_="said by-tool",

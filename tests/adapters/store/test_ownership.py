@@ -211,6 +211,22 @@ def test_runs_of_others_are_never_removed_and_push_none_of_ours_out(tmp_path: Pa
     assert {one.id for one in late.list()} == {scene.theirs, scene.other, newest}
 
 
+@pytest.mark.parametrize("first", ["me", "stranger", "nobody"])
+@pytest.mark.parametrize("then", ["me", "stranger", "nobody"])
+def test_a_list_says_for_each_viewer_whose_runs_they_are(
+    first: str, then: str, tmp_path: Path
+) -> None:
+    """Whoever looked before: summaries are kept in an index, with what that viewer saw."""
+    scene = Scene(tmp_path)
+
+    def foreign(viewer: str) -> set[bool]:
+        seals = Seals(str(tmp_path / viewer), str(scene.root), home=str(tmp_path))
+        return {one.foreign for one in Runs(str(scene.root), seals=seals).list()}
+
+    for viewer in (first, then):
+        assert foreign(viewer) == {viewer != "me"}
+
+
 def ended(scene: Scene, run: str) -> None:
     with Runs(str(scene.root), seals=scene.seals).open_own(run, write=True) as opened:
         opened.journal.append(RunEnded("done", None))

@@ -220,8 +220,10 @@ def _counts(opened: OpenRun) -> dict[str, int]:
 # ── in the index ─────────────────────────────────────────────────────────
 
 
-def summary_fields(summary: RunSummary) -> list[Json]:
+def summary_fields(summary: RunSummary, viewer: str) -> list[Json]:
+    """`viewer`: by whose seals it was decided whether the run is foreign."""
     return [
+        viewer,
         summary.flow,
         summary.file,
         summary.status,
@@ -234,10 +236,11 @@ def summary_fields(summary: RunSummary) -> list[Json]:
     ]
 
 
-def summary_from_fields(run: str, fields: object) -> RunSummary | None:
-    """None if these are not the fields of a summary."""
+def summary_from_fields(run: str, fields: object, viewer: str) -> RunSummary | None:
+    """None if these are not the fields of a summary, or those that another viewer stored."""
     match fields:
         case [
+            str(seen_by),
             str(flow),
             str(file),
             ("done" | "failed" | "interrupted") as status,
@@ -247,7 +250,7 @@ def summary_from_fields(run: str, fields: object) -> RunSummary | None:
             last_at,
             counts,
             bool(foreign),
-        ]:
+        ] if seen_by == viewer:
             are_times = is_time(started) and is_time(duration)
             if are_times and _is_end(ended) and _is_end(last_at) and is_counts(counts):
                 return RunSummary(

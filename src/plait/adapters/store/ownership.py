@@ -27,12 +27,17 @@ _SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 class Sealing(Protocol):
     """Makes seals and verifies them."""
 
+    @property
+    def viewer(self) -> str: ...
+
     def make(self, text: str, /) -> str: ...
     def holds(self, text: str, seal: str, /) -> bool: ...
 
 
 class Unsealed:
     """For a store that only one program uses: everything in it is its own."""
+
+    viewer = "all"
 
     def make(self, _text: str, /) -> str:
         return ""

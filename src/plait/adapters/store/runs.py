@@ -318,7 +318,7 @@ class Runs:
         folder = os.path.join(self.folder, entry.id)
         if not is_held(os.path.join(folder, "lock")):
             fields = load_summary(entry.summary, folder)
-            if (stored := summary_from_fields(entry.id, fields)) is not None:
+            if (stored := summary_from_fields(entry.id, fields, self._seals.viewer)) is not None:
                 return stored
         stamp, _ = files_stamp(folder)
         at = time.time_ns()
@@ -356,7 +356,11 @@ class Runs:
     def _store_summary(self, run: str, summary: RunSummary | None, stamp: str, at: int) -> None:
         # A run that is not complete has ended, too: it may be removed when it is old.
         ended = summary is None or summary.status in ENDED
-        text = "" if summary is None else dump_summary(stamp, at, summary_fields(summary))
+        text = (
+            ""
+            if summary is None
+            else dump_summary(stamp, at, summary_fields(summary, self._seals.viewer))
+        )
         self.query_index(lambda index: index.note(run, text, ended=ended))
 
     # ── the index ────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ read. A user space that may have come with the project makes no seals, and its s
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from plait.core.digests import sha256
 from plait.core.errors import TrustError
@@ -56,6 +57,14 @@ class Seals:
         key = self._load_key()
         # Digests are compared, so that the time reveals nothing about the seal.
         return key is not None and _digest(_hmac(key, text)) == _digest(seal)
+
+    @property
+    def viewer(self) -> str:
+        """Names whose seals hold here and tells nothing of the key; empty if none does."""
+        with suppress(TrustError, OSError):
+            key = None if self._foreign else self._load_key()
+            return "" if key is None else _hmac(key, "plait viewer")[:16]
+        return ""
 
     def _require_own(self) -> None:
         if self._foreign:

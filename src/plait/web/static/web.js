@@ -139,13 +139,14 @@ class ItemList {
     this.offset = 0;
     this.busy = false;
     this.again = false;
+    this.uncounted = this.total < 0; // the page came before the items were read
     this.space = document.createElement("div");
     this.space.className = "item-space";
     this.rows.classList.add("is-placed");
     list.append(this.space);
     this.space.append(this.rows);
     this.place();
-    if (this.total < 0) this.load(0);
+    if (this.uncounted) this.load(0);
     list.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.timer = 0;
     byId("item-search").addEventListener("input", () => {
@@ -193,6 +194,7 @@ class ItemList {
     address.searchParams.set("limit", WINDOW);
     address.searchParams.set("state", document.querySelector("input[name=state]:checked")?.value ?? "");
     address.searchParams.set("q", byId("item-search").value);
+    if (this.uncounted) address.searchParams.set("counts", "1");
     try {
       const answer = await fetch(address);
       if (answer.ok) {
@@ -200,7 +202,11 @@ class ItemList {
         const focused = this.rows.contains(document.activeElement) ? placeOf(document.activeElement, this.rows) : null;
         this.offset = Number(found.dataset.offset);
         this.total = Number(found.dataset.total);
-        found.querySelector("#item-counts")?.remove();
+        const counts = found.querySelector("#item-counts");
+        if (counts) {
+          byId("item-counts").replaceWith(counts);
+          this.uncounted = false;
+        }
         this.rows.replaceChildren(...found.childNodes);
         this.place();
         showClocks();
