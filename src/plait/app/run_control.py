@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from threading import Thread
 
 from plait.core.errors import InputError, PlaitError
@@ -29,6 +30,12 @@ def stop_run(run: str | None, project: str | None) -> tuple[str, int]:
         raise InputError(
             f"no process works on run {name}", fix=f"plait show {name}", code="not-running"
         )
+    if _is_mcp_server(pid):
+        raise InputError(
+            f"run {name} belongs to a 'plait mcp' (process {pid}), which may have other runs",
+            fix="let its client call plait_run_cancel, or end the server: its runs can be resumed",
+            code="not-running",
+        )
     try:
         os.kill(pid, signal.SIGINT)
     except ProcessLookupError:
@@ -40,6 +47,18 @@ def stop_run(run: str | None, project: str | None) -> tuple[str, int]:
             code="not-running",
         ) from None
     return name, pid
+
+
+def _is_mcp_server(pid: int) -> bool:
+    """Does the process serve MCP clients?  A signal would end all their runs."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False  # it has ended meanwhile
+    return any(
+        word.endswith(b"plait") and following == b"mcp" for word, following in pairwise(words)
+    )
 
 
 class StartedCommand:

@@ -43,9 +43,8 @@ tool.
 """
 
 YAML: Final = (".yaml", ".yml")
-SKIPPED_FOLDERS: Final = frozenset(
-    {".git", ".github", ".hg", ".venv", "node_modules", "__pycache__"}
-)
+SKIPPED_FOLDERS: Final = frozenset({"node_modules", "__pycache__"})
+"""Folders that hold no flows; hidden ones other than `.ai` are skipped, too."""
 
 
 def check_file(
@@ -256,7 +255,11 @@ def flow_files(paths: Sequence[str]) -> list[str]:
 
 def _below(directory: str) -> Iterator[str]:
     for folder, folders, files in os.walk(directory):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in SKIPPED_FOLDERS and (name == ".ai" or not name.startswith("."))
+        ]
         for name in files:
             path = os.path.join(folder, name)
             # A file beside tools that has no header may be a part of one.

@@ -65,7 +65,9 @@ PROGRAMS = {"desktop": ("notify-send",), "mail": ("sendmail", "mail")}
 
 
 def main(params: dict[str, Any]) -> None:
-    text = params.get("text") or message(params)
+    # A local program takes neither NUL nor half a character.
+    text = (params.get("text") or message(params)).replace("\0", "�")
+    text = text.encode("utf-8", "replace").decode()
     text = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
     match params["to"]:
         case "http":
