@@ -297,3 +297,19 @@ def test_advice_is_a_form_that_can_be_typed(
         one for one in json.loads(capsys.readouterr().out)["problems"] if one["severity"] == "error"
     ]
     assert errors[-1]["fix"].startswith(fix)
+
+
+def test_a_hidden_folder_is_not_checked_but_that_of_the_project_is(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    for folder in (".plait", ".github/workflows", ".ai", "flows"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "wrong.yaml").write_text("steps: [{shel: ls}]\n")
+    assert main(["check", str(tmp_path)]) == 2
+    found = capsys.readouterr().out
+    assert [folder in found for folder in (".plait", ".github", "/.ai/", "/flows/")] == [
+        False,
+        False,
+        True,
+        True,
+    ]

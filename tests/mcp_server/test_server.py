@@ -289,6 +289,19 @@ def test_a_run_of_another_process_is_cancelled(trusted: Path) -> None:
     assert file.read_text().split() == ["a", "b", "c"]
 
 
+def test_a_command_does_not_stop_a_server_and_its_other_runs(
+    trusted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Peer(trusted) as peer:
+        call = peer.begin("tools/call", {"name": "flow__ledger"}, progressToken=1)
+        peer.wait_for_progress(2)
+        (listed,) = peer.ask("resources/list")["resources"]
+        assert main(["stop", listed["name"], "--project", str(trusted)]) == 2
+        assert "belongs to a 'plait mcp'" in capsys.readouterr().err
+        (trusted / "go").touch()
+        assert peer.answer(call)["result"]["structuredContent"]["status"] == "done"
+
+
 def test_cancelling_the_call_of_a_flow_stops_the_run(trusted: Path) -> None:
     with Peer(trusted) as peer:
         call = peer.begin("tools/call", {"name": "flow__ledger"}, progressToken=1)
