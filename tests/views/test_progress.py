@@ -18,6 +18,7 @@ from plait.engine.events import (
     Event,
     EventRecord,
     ItemsCounted,
+    ModelText,
     Note,
     RunEnded,
     RunStarted,
@@ -726,3 +727,28 @@ def test_the_action_of_a_step_has_the_kind_of_the_step(kind: str, title: str, wo
         progress.add(EventRecord(0, 1.0, StepStarted(path, of_kind, called, 1, 0)))
     [step] = progress.running(progress.parts["steps"])
     assert step_words(progress, step, 2.0) == words
+
+
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (None, "agent  turn 1   Rain falls on the roof"),
+        (60, "agent  turn 1   Rain falls on the roof"),
+        (30, "agent  turn 1   …s on the roof"),
+        (16, "agent  turn 1   …"),
+        (3, "agent  turn 1   …"),
+    ],
+)
+def test_of_the_text_of_a_model_the_end_is_shown(room: int | None, words: str) -> None:
+    progress = Progress()
+    progress.add(said(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("steps", 1),)), 0.0))
+    for path, kind in (
+        ("steps", "phase"),
+        ("steps/0", "prompt"),
+        ("steps/0/agent", "agent"),
+        ("steps/0/agent/turn:1", "turn"),
+    ):
+        progress.add(EventRecord(0, 1.0, StepStarted(path, kind, path, 1, 0)))
+    progress.add(EventRecord(0, 1.0, ModelText("steps/0/agent/turn:1", "Rain falls on the roof")))
+    [step] = progress.running(progress.parts["steps"])
+    assert step_words(progress, step, 2.0, room) == words

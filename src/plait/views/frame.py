@@ -101,7 +101,7 @@ class _Drawing:
             title = Text(one_line(step.title))
             title.truncate(column, overflow="ellipsis", pad=True)
             left = Text(" " * INDENT).append_text(title)
-            words = step_words(self.progress, step, self.now)
+            words = step_words(self.progress, step, self.now, self.width - INDENT - column - 12)
             printed = printed_lines(step, 1) if is_map or not pane else []
             middle = Text(f"   {words}", "dim")
             if printed:  # what it prints says more than its command
@@ -199,8 +199,11 @@ def _row_words(row: Row) -> Iterator[str]:
         yield usage_words(row.usage, turns=row.kind != TURN)
 
 
-def step_words(progress: Progress, step: RunningStep, now: float) -> str:
-    """What a step or item does now: the step inside it, its items, or that it waits for a retry."""
+def step_words(progress: Progress, step: RunningStep, now: float, room: int | None = None) -> str:
+    """What a step or item does now: the step inside it, its items, or that it waits for a retry.
+
+    `room`: of a model's text, as much of the end is shown as fits into so many columns.
+    """
     waiting = next((one for one in _active_steps(step) if one.retry_at is not None), None)
     if waiting is not None and waiting.retry_at is not None:
         wait = clock(max(0.0, waiting.retry_at - now))
@@ -214,7 +217,7 @@ def step_words(progress: Progress, step: RunningStep, now: float) -> str:
     retried = next((one for one in _active_steps(step) if one.attempt > 1), None)
     attempt = "" if retried is None else f"{nth_attempt(retried.attempt, retried.of)}  "
     if current.kind in (TURN, CALL):
-        return attempt + _agent_words(step, current)
+        return attempt + _agent_words(step, current, room)
     title = "" if inner is None or inner.title == step.title else one_line(inner.title, None)
     return f"{attempt}{one_line(current.kind)}  {title}".rstrip()
 
@@ -227,16 +230,27 @@ def printed_lines(step: RunningStep, most: int) -> list[str]:
     return [one_line(line, None) for line in lines[len(lines) - most :]] if most else []
 
 
-def _agent_words(step: RunningStep, current: RunningStep) -> str:
+def _agent_words(step: RunningStep, current: RunningStep, room: int | None) -> str:
     """The turn of an agent, its usage, and its text or tool call."""
     is_turn = current.kind == TURN
     text = one_line(current.text.rstrip("\n").rpartition("\n")[2], None) if is_turn else ""
     if current is step:  # the agent is the part, whose line has the rest
-        return text
+        return _text_end(text, room)
     agent = next(one for one in _active_steps(step) if current.path in one.inner)
     turn = _turn_words(agent.usage, agent.usage.turns + (1 if is_turn else 0))
     call = "" if is_turn else one_line(current.title, None)
-    return f"agent  {turn}   {text or call}".rstrip()
+    head = f"agent  {turn}   "
+    shown = _text_end(text, None if room is None else room - len(head)) or call
+    return f"{head}{shown}".rstrip()
+
+
+def _text_end(text: str, room: int | None) -> str:
+    """The words that came last, if not all of them fit."""
+    if room is None or cell_len(text) <= room:
+        return text
+    while text and cell_len(text) > max(room - 1, 0):
+        text = text[1:]
+    return f"…{text}"
 
 
 def _turn_words(usage: UsageSum, number: int) -> str:
