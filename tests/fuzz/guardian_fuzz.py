@@ -7,9 +7,10 @@ repeated, huge sizes and counts, descriptors that are missing, too many or no ch
 pieces or hundreds in one message, commands for jobs that are not there, the end of all jobs, an end
 that closes early or is never read.  Some jobs are hostile: they ignore SIGTERM and leave their
 session.  After each twentieth case a good order on a new channel must work; at rest the guardian
-must have no descriptor more than at its start; it must live to the end, and then no process of its
-jobs is left.  The compiled guardian has the address and the undefined-behaviour sanitizer, which end
-it at the first fault.
+must have no descriptor more than at its start and for its prestarted shells; it must live to the
+end, and then no process of its jobs is left.  The compiled guardian and the library of its
+prestarted shells have the address and the undefined-behaviour sanitizer, which end them at the
+first fault.
 """
 
 from __future__ import annotations
@@ -37,11 +38,20 @@ from plait.adapters.process import guardian_client  # noqa: E402
 
 SOURCE = Path(wire.__file__).with_name("guardian.c")
 SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c11"]
+# A shell gets no variables, so its sanitizer takes its options from the library.
+SHELL_OPTIONS = """
+__attribute__((visibility("default"))) const char *__asan_default_options(void)
+{
+    return "verify_asan_link_order=0:detect_leaks=0";
+}
+"""
 IN_PYTHON = [sys.executable, "-I", "-S", "-c", guardian_client._BOOT, str(SOURCE.parent)]
 LIMIT = 60.0
 GRACE = 0.2
 TOKEN = f"PLAIT_FUZZ={uuid.uuid4().hex}"
 MOST_ORDERS = 500
+MOST_SHELLS = 8
+"""Prestarted shells, each with a socket; the same as in guardian.c."""
 MOST_MEMORY = 1 << 20
 """KiB; the sanitizers keep some of what was freed."""
 
@@ -50,14 +60,17 @@ class Fault(Exception):
     """The guardian has not done what it must."""
 
 
-def build(folder: Path) -> Path | None:
-    """The guardian with sanitizers; None: there is no compiler."""
+def build(folder: Path) -> tuple[Path, Path] | None:
+    """The guardian and the library of its shells, with sanitizers; None: there is no compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
-    program = folder / "guardian"
-    subprocess.run([compiler, *SANITIZED, "-o", str(program), str(SOURCE)], check=True)
-    return program
+    program, library, options = folder / "guardian", folder / "libwarm.so", folder / "options.c"
+    options.write_text(SHELL_OPTIONS)
+    subprocess.run([compiler, *SANITIZED, "-o", program, SOURCE], check=True)
+    parts = [SOURCE.with_name("warm.c"), options]
+    subprocess.run([compiler, *SANITIZED, "-shared", "-fPIC", "-o", library, *parts], check=True)
+    return program, library
 
 
 # ── messages ─────────────────────────────────────────────────────────────
@@ -165,8 +178,9 @@ class Guardian:
     def __init__(self, command: list[str]) -> None:
         self.client = guardian_client._start_guardian(False, command=command)
         self.pid = self.client.pid
-        require_service(self)
-        self.descriptors = self.count_descriptors()
+        for _ in range(5):  # the first shells are executed, the others are prestarted
+            require_service(self)
+        self.descriptors = self.count_descriptors() + MOST_SHELLS
 
     def open_channel(self, descriptor: int | None = None) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -287,7 +301,7 @@ def one_case(guardian: Guardian, random_: random.Random) -> None:
 
 
 def require_service(guardian: Guardian) -> None:
-    parts = [join(part) for part in (["echo", "good"], ["PATH=/usr/bin:/bin"], [], ["/"])]
+    parts = [join(part) for part in (["sh", "-c", "echo good"], ["PATH=/usr/bin:/bin"], [], ["/"])]
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         came, printed, status = b"", b"", 0
@@ -381,17 +395,17 @@ def main() -> int:
     given = options.parse_args()
     runs = given.runs or (20_000 if given.seconds == float("inf") else sys.maxsize)
     with tempfile.TemporaryDirectory() as folder:
-        program = None if given.python else given.program or build(Path(folder))
-        if program is None and not given.python:
+        built = None if given.python else build(Path(folder))
+        if built is None and not given.python:
             print(
                 "guardian_fuzz: not tried: there is no C compiler (Debian: apt install gcc libc6-dev)"
             )
             return 0
+        program = given.program or (built and built[0])
+        if built is not None:
+            guardian_client.LIBRARY = str(built[1])
         os.environ["PLAIT_GRACE"] = str(GRACE)
         os.environ["ASAN_OPTIONS"] = f"log_path={folder}/fault:detect_leaks=1:quarantine_size_mb=16"
-        os.environ[guardian_client.NO_WARM] = (
-            "1"  # a shell with a preloaded library has no sanitizer
-        )
         # The guardian's standard error is /dev/null; the undefined-behaviour sanitizer writes there.
         words = " ".join(f"'{word}'" for word in (IN_PYTHON if given.python else [str(program)]))
         wrapper = Path(folder) / "wrapper"
@@ -418,7 +432,7 @@ def main() -> int:
             return 1
     print(
         f"guardian_fuzz: {count:,} cases, seed {given.seed}: no fault, the guardian ended well, "
-        "nobody is left"
+        "no process is left"
     )
     return 0
 
