@@ -62,7 +62,7 @@ def install() -> None:
                 "plait: installing playwright-core and axe-core for the browser tests", flush=True
             )
             wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
-            quiet = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--silent"]
+            quiet = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--loglevel=error"]
             (CACHE / "package.json").write_text('{"private": true}\n')
             _try(["npm", "install", *quiet, "--prefix", str(CACHE), *wanted], dict(os.environ))
 

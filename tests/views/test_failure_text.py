@@ -61,9 +61,11 @@ def test_to_go_on_is_offered_where_that_is_possible(
 def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
     place.write("flow.yaml", "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\n")
     run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
-    again = said(place, "resume", "last")
-    assert after(again, "look at it") == [f"plait show {run}"]
-    assert after(again, "retry") == [f"plait retry {run} --failed"]
+    assert said(place, "resume", "last") == [
+        f"run {run} has finished: nothing is left to resume",
+        "1 item failed: 2",
+        f"retry: plait retry {run} --failed",
+    ]
     assert after(said(place, "retry", "--failed"), "retry") == [f"plait retry {run} --failed"]
 
 
