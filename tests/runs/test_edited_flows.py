@@ -10,8 +10,8 @@ import pytest
 
 from plait.app.runs import RunObservers, plan_resume, resume_flow
 from plait.core.errors import InputError
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
+from plait.engine.stop import StopSignal
 from plait.program import map as map_step
 from runs.stories import Place, new_place
 

@@ -19,8 +19,8 @@ from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, text
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, RunStarted
+from plait.engine.stop import StopSignal
 from plait.mcp.catalog import Catalog, Exposed
 from plait.views.progress import Progress
 
