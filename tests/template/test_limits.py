@@ -11,7 +11,7 @@ import pytest
 
 from plait.core.errors import InputError, LimitError, MissingNamesError
 from plait.template.grammar import MAX_TEXT
-from plait.template.program import FEW_PLACEHOLDERS, MAX_OUTPUT
+from plait.template.compiled import FEW_PLACEHOLDERS, MAX_OUTPUT
 from plait.template.template import MAX_TREE_DEPTH, compile_template
 from share import every
 

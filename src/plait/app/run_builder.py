@@ -39,7 +39,7 @@ from plait.engine.outcome import (
 from plait.engine.perform import StepContext, act
 from plait.engine.run_text import NO_TEXT, RunText
 from plait.engine.stop import StopSignal
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun

@@ -62,7 +62,7 @@ from plait.program.ports import FileReader, Files, Tracking
 from plait.program.step_list import StepList as Steps
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
 from plait.template.nodes import ContextPlaceholder, Path
-from plait.template.program import missing_names
+from plait.template.compiled import missing_names
 from plait.template.sinks import as_sealed_envs, is_own_text, render_text
 from plait.template.template import Template
 

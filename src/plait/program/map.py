@@ -52,7 +52,7 @@ from plait.program.item_list import OnEmpty, check_not_empty, item_title
 from plait.program.ports import ItemCounts, Tracking
 from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 from plait.template.template import Template
 
 if TYPE_CHECKING:

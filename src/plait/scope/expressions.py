@@ -70,8 +70,8 @@ from plait.template.nodes import (
     Placeholder,
     Text,
 )
-from plait.template.program import Answer, Rendering, getter, resolve_placeholder
-from plait.template.program import Lookup as Names
+from plait.template.compiled import Answer, Rendering, getter, resolve_placeholder
+from plait.template.compiled import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
 
 if TYPE_CHECKING:

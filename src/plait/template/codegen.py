@@ -28,7 +28,7 @@ from plait.template.nodes import (
     PromptPlaceholder,
     Text,
 )
-from plait.template.program import (
+from plait.template.compiled import (
     FALLBACK_ROOTS,
     MAX_OUTPUT,
     Answer,

@@ -28,7 +28,7 @@ from plait.template.nodes import (
     Text,
     placeholders,
 )
-from plait.template.program import Budget, Lookup, Piece, PlacedValue, require_bounded, unknown_text
+from plait.template.compiled import Budget, Lookup, Piece, PlacedValue, require_bounded, unknown_text
 from plait.template.template import Branch, Constant, Leaf, Node, Template, compile_template
 
 Values = Mapping[str, Json] | Lookup

@@ -32,7 +32,7 @@ from plait.template.nodes import (
     placeholders as placeholders,
 )
 from plait.template.profiles import Profile, profile_named
-from plait.template.program import (
+from plait.template.compiled import (
     FEW_PLACEHOLDERS,
     MOST_GUESSES,
     Lookup,

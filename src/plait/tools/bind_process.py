@@ -16,7 +16,7 @@ from plait.core.records import dataclass
 from plait.core.values import Json, json_text, reveal_text, text
 from plait.template import sinks
 from plait.template.nodes import Text
-from plait.template.program import Budget, Piece, PlacedValue
+from plait.template.compiled import Budget, Piece, PlacedValue
 from plait.template.template import Template
 from plait.tools.bind_common import BindRequest, bad_config, config_map, read_limits
 from plait.tools.config import CONTEXT, Config

@@ -18,12 +18,12 @@ from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json
 from plait.template.nodes import ContextPlaceholder, FilledPlaceholder, Placeholder, Text
-from plait.template.program import PlacedValue
+from plait.template.compiled import PlacedValue
 from plait.template.sinks import is_author_placeholder, original_placeholder, render_json_value
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
 if TYPE_CHECKING:
-    from plait.template.program import Lookup, Piece
+    from plait.template.compiled import Lookup, Piece
     from plait.template.shell.places import Dialect
     from plait.template.sinks import Values
 

@@ -21,7 +21,7 @@ from plait.core.safe_files import read_below
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, contains_unknown, deep_copy, format_given
 from plait.template.nodes import ParamPlaceholder, placeholders
-from plait.template.program import Budget
+from plait.template.compiled import Budget
 from plait.template.sinks import is_unresolved, render_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain

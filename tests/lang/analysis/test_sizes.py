@@ -20,7 +20,7 @@ from plait.lang.workflow import read as workflow
 from plait.schema import Fields
 from plait.scope import Scope
 from plait.template import filters, program
-from plait.template.program import MAX_OUTPUT
+from plait.template.compiled import MAX_OUTPUT
 from plait.template.sinks import render_json
 from plait.template.template import RENDERINGS_UNTIL_HOT, compile_template
 from runs.stories import Place, new_place

@@ -24,7 +24,7 @@ from plait.lang.parameters import flow_parameters
 from plait.lang.workflow.compose import Block, Blocks
 from plait.template.nodes import Alternative, ContextPlaceholder, Path
 from plait.template.profiles import profile_named
-from plait.template.program import program
+from plait.template.compiled import program
 
 _SHELL_STEPS: Final = ("shell", "test")
 ANY_NAME: Final = BuiltinName(

@@ -36,7 +36,7 @@ from plait.template.nodes import (
     nested_parts,
 )
 from plait.template.profiles import profile_named
-from plait.template.program import PlacedValue
+from plait.template.compiled import PlacedValue
 from plait.template.shell.binding import bind, plan
 from plait.template.shell.lexer import SlotContext, ValueSlot, analyse
 from plait.template.template import Leaf, compile_template

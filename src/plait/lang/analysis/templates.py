@@ -36,7 +36,7 @@ from plait.template.nodes import (
     PromptPlaceholder,
     placeholders,
 )
-from plait.template.program import follow_path
+from plait.template.compiled import follow_path
 from plait.template.shell.script_names import Names, read_names
 from plait.template.template import compile_template
 

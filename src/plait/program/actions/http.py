@@ -25,7 +25,7 @@ from plait.program.actions.shell import command_title
 from plait.program.ports import Http
 from plait.template.filters import holds_secret
 from plait.template.nodes import ContextPlaceholder, Path, Text
-from plait.template.program import PlacedValue
+from plait.template.compiled import PlacedValue
 from plait.template.sinks import (
     drop_unanswered,
     is_author_placeholder,

@@ -27,7 +27,7 @@ from plait.engine.perform import StepContext
 from plait.engine.step import Plan
 from plait.program.ports import Files
 from plait.template.nodes import ContextPlaceholder, Path, Text, placeholders
-from plait.template.program import Piece, PlacedValue
+from plait.template.compiled import Piece, PlacedValue
 from plait.template.sinks import render_text
 from plait.template.template import Leaf, Template
 

@@ -32,7 +32,7 @@ from plait.program.items.spec import (
     ItemsInput,
 )
 from plait.template.nodes import Text
-from plait.template.program import Lookup
+from plait.template.compiled import Lookup
 from plait.template.template import Template
 
 CHUNK: Final = 1 << 18

@@ -26,7 +26,7 @@ from plait.template.nodes import (
     Text,
     placeholders,
 )
-from plait.template.program import FALLBACK_ROOTS, follow_path
+from plait.template.compiled import FALLBACK_ROOTS, follow_path
 from plait.template.template import Leaf, Template, compile_template
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from plait.template.nodes import (
     Placeholder,
     Text,
 )
-from plait.template.program import Lookup, PlacedValue, Program
+from plait.template.compiled import Lookup, PlacedValue, Program
 from plait.template.shell.binding import BoundScript, Plan, Trusted, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot, analyse
 from plait.template.shell.script_names import (
