@@ -322,8 +322,8 @@ def _group(pattern: str, text: str) -> Json:
 
 
 def _inside_json(path: str, text: str) -> Json:
-    from plait.template.grammar import parse_path
     from plait.template.compiled import follow_path
+    from plait.template.grammar import parse_path
 
     try:
         data = json_value(text)

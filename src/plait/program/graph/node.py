@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from plait.program.graph.calls import Action
     from plait.program.graph.graph_step import GraphRun
     from plait.program.graph.spec import NodeSpec
-    from plait.template.nodes import Path
     from plait.template.compiled import Answer, Piece
+    from plait.template.nodes import Path
     from plait.template.template import Template
 
 
