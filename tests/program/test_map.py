@@ -31,14 +31,8 @@ from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Retry, Step
 from plait.engine.stop import StopSignal
 from plait.program.item_list import item_title
-from plait.program.map import (
-    FEW,
-    CircuitBreaker,
-    ErrorPolicy,
-    Map,
-    OnItemFailure,
-    item_results,
-)
+from plait.program.map import CircuitBreaker, ErrorPolicy, Map, OnItemFailure, item_results
+from plait.program.map_progress import FEW
 from plait.program.phases import Phases
 from plait.program.ports import ItemCounts
 from program.fakes import (
