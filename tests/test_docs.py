@@ -49,7 +49,7 @@ from plait.lang.check import check_document
 from plait.schema import all_forms, fields_by_spelling
 from plait.scope import computed
 from plait.scope.frames import ALIASES
-from plait.template import grammar, program, template
+from plait.template import compiled, grammar, template
 from plait.template.filters import FILTERS, FORMATS
 from plait.template.profiles import PROFILES
 from plait.template.shell.lexer import MAX_SHELL_TEXT, REFUSALS
@@ -564,12 +564,12 @@ def test_the_limits_are_those_of_the_code() -> None:
         "characters of shell text": f"{MAX_SHELL_TEXT:,}",
         "placeholders nested in placeholders": str(grammar.MAX_DEPTH),
         "nesting of a tree of templates": str(template.MAX_TREE_DEPTH),
-        f"{twice}, or that has more than {program.FEW_PLACEHOLDERS} placeholders": f"{program.MAX_OUTPUT:,}",
+        f"{twice}, or that has more than {compiled.FEW_PLACEHOLDERS} placeholders": f"{compiled.MAX_OUTPUT:,}",
         f"{together} of what a tool's config makes; of its arguments; of the state that a node of a graph leaves": (
-            f"{program.MAX_OUTPUT:,}"
+            f"{compiled.MAX_OUTPUT:,}"
         ),
         "characters of a text that is written as JSON or CSV; of all separators that `join` puts in": (
-            f"{program.MAX_OUTPUT:,}"
+            f"{compiled.MAX_OUTPUT:,}"
         ),
         "a file named by `file:`": f"{computed.MAX_FILE >> 20} MiB",
         "a command named by `cmd:`": f"{app_toolbox.COMMAND_TIMEOUT:.0f} seconds",

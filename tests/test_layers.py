@@ -52,7 +52,7 @@ COROUTINES = (
     *ASYNC,
     "engine/perform.py",
     "program/ports.py",
-    "program/map.py",
+    "program/map_progress.py",
     "program/step_list.py",
     "program/action_step.py",
     "program/actions/shell.py",

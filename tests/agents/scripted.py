@@ -18,7 +18,7 @@ from plait.agents.permissions import matches_any
 from plait.agents.tool_access import make_offer, wire_name
 from plait.core.errors import InputError
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 from plait.program.ports import OnOutput
 from plait.tools.call import ToolResult
 from program.fakes import FakeServices

@@ -16,9 +16,9 @@ from lang.loading import load_file
 from plait.agents.budget import ROOM, TurnBudget, estimate_request_tokens
 from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
+from plait.engine.stop import StopSignal
 from program.fakes import new_run, turn_of
 from share import examples
 

@@ -62,7 +62,7 @@ class Seen:
 
     def ask(self, template: Template, scope: Scope) -> None:
         for leaf in template.leaves() if self.is_first_round else ():
-            for placeholder in placeholders(leaf.program.parts):
+            for placeholder in placeholders(leaf.compiled.parts):
                 path = (
                     placeholder.alternatives[0].origin
                     if isinstance(placeholder, ContextPlaceholder)

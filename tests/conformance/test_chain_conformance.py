@@ -34,7 +34,7 @@ from plait.tools.environment import (
 from plait.tools.headers import ItemCache
 from plait.tools.interpreters import SearchPaths
 from plait.tools.invocation import ProcessCall
-from plait.tools.rules import check_pairs, validate
+from plait.tools.chain_rules import check_pairs, validate
 from plait.tools.spaces import PRECEDENCE, Space, SpaceName, Spaces
 from tools.projects import new_project, python_tool
 

@@ -13,7 +13,7 @@ from plait.app.services import LocalProcesses
 from plait.core.errors import InputError, ProcessError
 from plait.core.grace import GRACE, grace_seconds
 from plait.engine.coroutines import finish
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 from plait.template.shell.binding import BoundScript
 from plait.tools.invocation import CallLimits, ProcessCall
 

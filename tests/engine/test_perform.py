@@ -45,7 +45,7 @@ from plait.engine.perform import StepContext, StepTimer, perform
 from plait.engine.run_text import RunText
 from plait.engine.step import DEFAULT_POLICY, Policy, Retry, Step, iter_steps
 from plait.program.action_step import ActionStep, FailureHandler
-from plait.program.map import ValueSource, foreach
+from plait.program.foreach import ValueSource, foreach
 from plait.program.step_list import StepList as Steps
 from plait.scope import Scope
 from program.fakes import Acting, failing, new_run, performed, saying, step, steps, text_of, turn_of

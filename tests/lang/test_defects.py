@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 from plait.app.runs import RunObservers, flow_runs, run_flow
 from plait.core.errors import InputError
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import StepRetrying
 from plait.engine.outcome import Failed
+from plait.engine.stop import StopSignal
 from runs.stories import Place, new_place
 
 DEADLINE = 20.0

@@ -25,7 +25,7 @@ from plait.core.source import Source
 from plait.core.values import Json
 from plait.engine.budgets import Budgets
 from plait.engine.context import RunContext, Secrets, Services, new_run_context
-from plait.engine.event_bus import EventBus, Mask, StopSignal, Watch
+from plait.engine.event_bus import EventBus, Mask, Watch
 from plait.engine.hook_port import NO_HOOKS, Hooks
 from plait.engine.journal import Journal, MemoryJournal
 from plait.engine.limits import Budget
@@ -34,6 +34,7 @@ from plait.engine.perform import StepContext, perform
 from plait.engine.plan_log import PlanLog
 from plait.engine.replay import Replay
 from plait.engine.step import Policy, Step
+from plait.engine.stop import StopSignal
 from plait.lang.loaded import LoadedFlow
 from plait.program.action_step import ActionStep
 from plait.program.actions.tool import call_tool_step

@@ -25,11 +25,12 @@ from plait.engine.step import DEFAULT_POLICY, Composite, Plan, Policy, Step
 from plait.program.action_step import FailureHandler
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import OutputPart
+from plait.program.foreach import ForeachAction
 from plait.program.git_changes import ChangeCheck
 from plait.program.graph.calls import NodeCall
 from plait.program.graph.graph_step import GraphStep
 from plait.program.graph.spec import GraphSpec, NodeSpec
-from plait.program.map import ForeachAction, Map
+from plait.program.map import Map
 from plait.program.ports import FileReader, Files, Http, Processes, Results, Tools
 from plait.program.step_list import BlockAction, step_list
 from plait.program.step_list import StepList as Steps

@@ -15,7 +15,7 @@ from plait.engine.step import Policy, Retry
 from plait.program.action_step import ActionStep
 from plait.program.actions.shell import ShellAction
 from plait.program.capture import Capture
-from plait.program.map import CommandSource, Source, ValueSource, foreach
+from plait.program.foreach import CommandSource, Source, ValueSource, foreach
 from program.fakes import (
     Acting,
     FakeServices,

@@ -15,7 +15,6 @@ from plait.core.errors import TrustError
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.backend import WorkItem
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, ItemsCounted, Note
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import (
@@ -30,15 +29,10 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Retry, Step
+from plait.engine.stop import StopSignal
 from plait.program.item_list import item_title
-from plait.program.map import (
-    FEW,
-    CircuitBreaker,
-    ErrorPolicy,
-    Map,
-    OnItemFailure,
-    item_results,
-)
+from plait.program.map import CircuitBreaker, ErrorPolicy, Map, OnItemFailure, item_results
+from plait.program.map_progress import FEW
 from plait.program.phases import Phases
 from plait.program.ports import ItemCounts
 from program.fakes import (

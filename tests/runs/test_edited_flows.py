@@ -10,9 +10,9 @@ import pytest
 
 from plait.app.runs import RunObservers, plan_resume, resume_flow
 from plait.core.errors import InputError
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
-from plait.program import map as map_step
+from plait.engine.stop import StopSignal
+from plait.program import map_progress
 from runs.stories import Place, new_place
 
 
@@ -99,8 +99,8 @@ reduce:
 def test_of_very_many_items_those_of_an_earlier_choice_do_not_count(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(map_step, "MANY", 800)
-    many = map_step.MANY + 50
+    monkeypatch.setattr(map_progress, "MANY", 800)
+    many = map_progress.MANY + 50
     place.write("items.jsonl", "".join(f'{{"n": {n}, "g": {n % 2}}}\n' for n in range(2 * many)))
     flow = """\
 map:

@@ -24,7 +24,7 @@ from plait.adapters.store.journal import SqliteJournal
 from plait.app.runs import RunObservers, resume_flow, run_flow
 from plait.core.errors import JournalError
 from plait.engine.events import Event, EventRecord, Note, StepFinished
-from plait.program import map as map_module
+from plait.program import map_progress
 from plait.program.actions.shell import ShellAction
 
 WAYS = {"one thread": None, "threads": lambda *_: False}
@@ -118,7 +118,7 @@ def _run(flow: dict[str, Any], root: Path, way: str) -> dict[str, Any]:
     events: list[EventRecord] = []
     with pytest.MonkeyPatch.context() as patch:
         if WAYS[way] is not None:
-            patch.setattr(map_module, "_shares_thread", WAYS[way])
+            patch.setattr(map_progress, "_shares_thread", WAYS[way])
         observers = RunObservers(watchers=[events.append])
         result = run_flow(str(root / "flow.yaml"), project=str(root), observers=observers)
     by_path: dict[str, list[str]] = defaultdict(list)
@@ -179,9 +179,9 @@ KILLED_FLOW: dict[str, Any] = {
 START = """
 import sys
 import threading
-from plait.program import map as map_module
+from plait.program import map_progress
 if sys.argv[1] == "threads":
-    map_module._shares_thread = lambda *_: False
+    map_progress._shares_thread = lambda *_: False
 from plait.app.runs import run_flow
 run_flow("flow.yaml", project=".")
 """
@@ -266,7 +266,7 @@ def test_values_in_files_wait_for_room_in_the_channel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "place"), [(map_module._MapProgress, "commit"), (ShellAction, "plan")]
+    ("owner", "place"), [(map_progress.MapProgress, "commit"), (ShellAction, "plan")]
 )
 def test_an_interrupt_ends_running_processes_at_once(
     owner: type, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

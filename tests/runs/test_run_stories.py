@@ -16,8 +16,8 @@ from plait.app.services import LocalProcesses
 from plait.app.takeover import look_at, take_over
 from plait.core.errors import InputError, TrustError
 from plait.engine.coroutines import finish
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, StepRenamed, StepStarted
+from plait.engine.stop import StopSignal
 from plait.template.shell.binding import BoundScript
 from plait.template.shell.script import bind_shell
 from plait.template.template import compile_template

@@ -16,7 +16,7 @@ from plait.scope.expression_reader import MAX_DEPTH
 from plait.scope.expression_values import FUNCTIONS, truth
 from plait.scope.expressions import MAX_TEXT, compile_filter, compile_when, parse_when
 from plait.scope.item_paths import item_facts
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 from plait.template.template import compile_template
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from plait.core.errors import InputError, LimitError, MissingNamesError
+from plait.template.compiled import FEW_PLACEHOLDERS, MAX_OUTPUT
 from plait.template.grammar import MAX_TEXT
-from plait.template.program import FEW_PLACEHOLDERS, MAX_OUTPUT
 from plait.template.template import MAX_TREE_DEPTH, compile_template
 from share import every
 

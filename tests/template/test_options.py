@@ -12,7 +12,7 @@ import pytest
 from fuzz.option_fuzz import fuzz
 from plait.core.errors import ValueRefusedError
 from plait.core.values import Json
-from plait.template.options import Argument, Program, all_programs, option_words
+from plait.template.options import Argument, Command, all_programs, option_words
 from plait.template.shell.binding import bind
 from share import WHOLE, every
 from template.shell.shell_cases import bound, planned
@@ -225,8 +225,8 @@ def test_random_commands_pass_no_value_as_an_option(shell: str) -> None:
 def test_the_fuzzer_finds_a_wrong_table(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = all_programs()
     assert isinstance(programs, dict)
-    monkeypatch.setitem(programs, "sort", Program("koStTn"))
-    monkeypatch.setitem(programs, "tr", Program())
+    monkeypatch.setitem(programs, "sort", Command("koStTn"))
+    monkeypatch.setitem(programs, "tr", Command())
     assert fuzz("dash", runs=4000, seed=1).wrong
 
 
@@ -246,8 +246,8 @@ SKIPPED = frozenset({
 })  # fmt: skip
 
 
-def _rows() -> list[tuple[tuple[str, ...], Program]]:
-    rows: list[tuple[tuple[str, ...], Program]] = []
+def _rows() -> list[tuple[tuple[str, ...], Command]]:
+    rows: list[tuple[tuple[str, ...], Command]] = []
     for name, program in all_programs().items():
         if name in SKIPPED or shutil.which(name, path=PATH) is None:
             continue
@@ -292,7 +292,7 @@ def test_a_real_program_takes_the_word_behind_the_option_as_its_value(
 @pytest.mark.share
 @pytest.mark.parametrize("row", _rows()[:: every(6)], ids=lambda row: " ".join(row[0]))
 def test_a_real_program_reads_the_word_as_an_option_elsewhere(
-    row: tuple[tuple[str, ...], Program], tmp_path: Path
+    row: tuple[tuple[str, ...], Command], tmp_path: Path
 ) -> None:
     words, program = row
     if program.dashes and words[0] not in ("node", "make") and len(words) == 1:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from plait.core.records import dataclass
 from plait.core.values import Json
 from plait.engine.backend import WorkItem
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import (
     Event,
     EventRecord,
@@ -40,6 +39,7 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Policy, Step
+from plait.engine.stop import StopSignal
 from plait.program.map import Map
 from plait.program.phases import Phases
 from plait.program.step_list import step_list

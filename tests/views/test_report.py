@@ -10,9 +10,9 @@ from plait.adapters.store import Runs
 from plait.adapters.store.reader import Reader
 from plait.app.runs import Options, RunObservers, find_run, resume_flow, retry_flow, run_flow
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, StepFinished, StepInvalidated, StepStarted
 from plait.engine.outcome import Succeeded
+from plait.engine.stop import StopSignal
 from plait.views.log import find_paths, log_entries
 from plait.views.report import read_report, report_json, report_lines
 

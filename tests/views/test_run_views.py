@@ -26,11 +26,11 @@ from rich.console import Console
 
 from plait.app.runs import FlowResult, RunObservers
 from plait.cli import main
-from plait.cli.run import parse_inputs, run_with_view, stop_on_signal, view_for
+from plait.cli.run import parse_inputs, run_with_view, view_for
+from plait.cli.signals import stop_on_signal
 from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import (
     Event,
     EventRecord,
@@ -47,6 +47,7 @@ from plait.engine.events import (
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from plait.engine.plan_log import PlannedStep
+from plait.engine.stop import StopSignal
 from plait.views.format import clean_block, clock, json_line, one_line, speed
 from plait.views.frame import frame
 from plait.views.json_view import JsonView

@@ -15,9 +15,9 @@ from plait.agents.messages import ModelRequest, ModelResponse, OnText, Provider,
 from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import StopSignal
 from plait.engine.limits import Budget, LimitReached, Reservation
 from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.engine.stop import StopSignal
 
 if TYPE_CHECKING:
     from plait.engine.perform import StepContext

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from plait.core.hints import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 
 if TYPE_CHECKING:
     from plait.core.hints import Final

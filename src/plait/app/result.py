@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field
-from plait.engine.event_bus import StopSignal
 from plait.engine.paths import MAIN_ITEMS
+from plait.engine.stop import StopSignal
 
 if TYPE_CHECKING:
     from plait.core.hints import Final

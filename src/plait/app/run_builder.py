@@ -23,7 +23,6 @@ from plait.core.os_errors import map_machine_errors
 from plait.core.records import replace
 from plait.core.values import Json
 from plait.engine.backend import RemoteBackend
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EarlierUsage, Note, RunEnded, RunStarted
 from plait.engine.outcome import (
     ALL_FAILED,
@@ -39,7 +38,8 @@ from plait.engine.outcome import (
 )
 from plait.engine.perform import StepContext, act
 from plait.engine.run_text import NO_TEXT, RunText
-from plait.template.program import FACTS
+from plait.engine.stop import StopSignal
+from plait.template.compiled import FACTS
 
 if TYPE_CHECKING:
     from plait.adapters.store import OpenRun

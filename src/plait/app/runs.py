@@ -237,7 +237,7 @@ def resume_flow(
     """Resume a run: recorded outcomes are replayed.  `inputs`: secret ones, which are not stored."""
     from plait.app.edited_flow import EditedFlow, invalidate_removed
     from plait.app.resume_answers import ResumeAnswers
-    from plait.app.retry import find_waiting_items
+    from plait.app.failed_items import find_waiting_items
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
@@ -287,7 +287,7 @@ def retry_flow(
     """Retry failed items, all or those that are named; the file may have been edited."""
     from plait.app.edited_flow import EditedFlow
     from plait.app.resume_answers import ResumeAnswers, done_marks_in
-    from plait.app.retry import (
+    from plait.app.failed_items import (
         find_failed_items,
         find_waiting_items,
         invalidate_items,
@@ -388,7 +388,7 @@ def plan_resume(
     """Return what a resumed run would run again, and what it would replay."""
     from plait.app.edited_flow import EditedFlow, invalidate_removed
     from plait.app.resume_answers import ResumeAnswers
-    from plait.app.retry import find_waiting_items
+    from plait.app.failed_items import find_waiting_items
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
@@ -422,7 +422,7 @@ def find_lasting_failures(
     """
     from plait.app.edited_flow import EditedFlow
     from plait.app.recorded_result import recorded_result
-    from plait.app.retry import find_waiting_items, list_failed_items
+    from plait.app.failed_items import find_waiting_items, list_failed_items
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:

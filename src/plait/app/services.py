@@ -13,7 +13,7 @@ from plait.adapters.process.process import ProcessResult, order_call, order_shel
 from plait.core.errors import InputError, LimitError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 
 if TYPE_CHECKING:
     from plait.adapters.store.result_cache import ResultCache

@@ -17,7 +17,7 @@ from plait.core.records import replace
 from plait.core.values import Json
 from plait.tools.bind import require_literal_code
 from plait.tools.chain import FLOW
-from plait.tools.rules import validate
+from plait.tools.chain_rules import validate
 from plait.tools.spaces import DIRECTIVES
 from plait.tools.tool_file import Header, ToolFile
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from plait.adapters.otel.settings import Settings
     from plait.adapters.store import OpenRun
     from plait.app.result import TemporaryRun
-    from plait.engine.event_bus import StopSignal
     from plait.engine.journal import Journal
+    from plait.engine.stop import StopSignal
     from plait.engine.trace import RunTrace
 
 SETTING: Final = "telemetry"

@@ -12,7 +12,7 @@ from plait.core.hints import TYPE_CHECKING
 if TYPE_CHECKING:
     from plait.adapters.mcp.client import ApprovalFile, McpToolInfo
     from plait.core.hints import Any
-    from plait.engine.event_bus import StopSignal
+    from plait.engine.stop import StopSignal
     from plait.scope import Sources
     from plait.template.shell.binding import BoundScript
     from plait.tools.invocation import Invocation, McpCall, PrimitiveResult

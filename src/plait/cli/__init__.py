@@ -202,7 +202,7 @@ def run_to_exit_code(run: Callable[[], int]) -> int:
             return status
         except Exception as error:
             return _handle_error(error)
-    except KeyboardInterrupt:  # not in a run: there `stop_on_signal` (cli/run.py) takes it
+    except KeyboardInterrupt:  # not in a run: there `stop_on_signal` (cli/signals.py) takes it
         return INTERRUPTED
     except BrokenPipeError:
         _discard_output()

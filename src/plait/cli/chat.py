@@ -71,7 +71,7 @@ class ChatTerminal:
     """The person in a chat: reads what they type, asks for consent, hears Ctrl-C."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, stderr: TextIO, *, is_there: bool) -> None:
-        from plait.engine.event_bus import StopSignal
+        from plait.engine.stop import StopSignal
         from plait.views.chat import ChatView
 
         self.is_there = is_there

@@ -1,22 +1,15 @@
 """`plait run`: run a flow and show it.  `resume` and `retry` use the same functions.
 
-On a terminal it draws frames, elsewhere it prints lines, with `--json` events.  After
-the first SIGINT, SIGTERM or SIGHUP no step starts, and running processes get SIGTERM and some
-seconds to end; what they had not finished is not recorded.  The second signal ends them at once,
-the third ends Plait.  The exit code of a stopped run is 128 plus the signal.
+On a terminal it draws frames, elsewhere it prints lines, with `--json` events.  Ctrl-C: `signals.py`.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-from _queue import SimpleQueue
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from threading import Thread, current_thread, main_thread
 
 from plait.cli.project import add_project, require_folder, trust_project
 from plait.cli.values import HIDDEN, add_inputs, read_inputs, read_mapping_file, whole_number
@@ -30,7 +23,6 @@ if TYPE_CHECKING:
 
     from plait.app.runs import Options, RunObservers
     from plait.cli.arguments import Parser
-    from plait.engine.event_bus import StopSignal
     from plait.tools.trust.decisions import AskTrust, TrustQuestion
     from plait.views.summary import Result
     from plait.views.view import View
@@ -39,8 +31,6 @@ EXAMPLES: Final = (
     "plait run flow.yaml",
     "plait run fix-worst.yaml -i folder=src -j 8 --dry-run",
 )
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 def configure(parser: Parser) -> None:
@@ -202,7 +192,8 @@ class RunCommand(Protocol):
 def run_with_view(work: RunCommand, view: View) -> int:
     """Execute a run and show it; returns the exit code."""
     from plait.app.runs import RunObservers
-    from plait.engine.event_bus import StopSignal
+    from plait.cli.signals import stop_on_signal
+    from plait.engine.stop import StopSignal
 
     stop = StopSignal()
     observers = RunObservers([view.watch], stop, _trust_prompt(view) if is_interactive() else None)
@@ -220,50 +211,6 @@ def _trust_prompt(view: View) -> AskTrust:
             return ask_for_trust(question)
 
     return ask
-
-
-@contextmanager
-def stop_on_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
-    """Inside it, signals ask the run to stop; yields the list of signals received."""
-    heard: list[int] = []
-    if current_thread() is not main_thread():
-        yield heard  # only the main thread gets signals
-        return
-    # A handler may interrupt code that holds the locks of `stop` and `view`: a thread calls them.
-    noted: SimpleQueue[int | None] = SimpleQueue()
-
-    def note(number: int, _frame: object) -> None:
-        heard.append(number)
-        if len(heard) > 2:
-            _leave_at_once(number)
-        noted.put(number)
-
-    def serve() -> None:
-        while (number := noted.get()) is not None:
-            stop.ask(signal.Signals(number).name)
-            view.stopping(at_once=stop.at_once)
-
-    thread = Thread(target=serve, name="plait-signals", daemon=True)
-    thread.start()
-    before = {one: signal.getsignal(one) for one in SIGNALS}
-    try:
-        for one, handler in before.items():
-            if handler is not signal.SIG_IGN:  # as under nohup, or in the background
-                signal.signal(one, note)
-        yield heard
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        noted.put(None)
-        thread.join()
-
-
-def _leave_at_once(number: int) -> None:
-    """End by the signal itself; the journal is complete after every event."""
-    if sys.__stdout__ is not None and sys.__stdout__.isatty():
-        os.write(sys.__stdout__.fileno(), SHOW_CURSOR)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 # ── options ──────────────────────────────────────────────────────────────

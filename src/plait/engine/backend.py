@@ -14,9 +14,9 @@ from plait.engine.outcome import Outcome
 
 if TYPE_CHECKING:
     from plait.engine.coroutines import Order
-    from plait.engine.event_bus import StopSignal
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
+    from plait.engine.stop import StopSignal
 
 BACKENDS: Final = {
     "local": "plait.adapters.local:LocalBackend",

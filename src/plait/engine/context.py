@@ -10,10 +10,11 @@ from plait.core.hints import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from plait.core.records import dataclass, field
 from plait.engine.backend import SERIAL, Backend
 from plait.engine.budgets import Budgets
-from plait.engine.event_bus import EventBus, StopSignal
+from plait.engine.event_bus import EventBus
 from plait.engine.hook_port import NO_HOOKS, Hooks
 from plait.engine.journal import Journal
 from plait.engine.replay import Replay
+from plait.engine.stop import StopSignal
 
 if TYPE_CHECKING:
     from random import Random

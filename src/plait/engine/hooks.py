@@ -68,7 +68,7 @@ from plait.engine.outcome import (
 from plait.engine.paths import hook_name, is_at_or_below, is_model_step, join_path
 from plait.engine.perform import StepContext
 from plait.engine.step import Step
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 
 PENDING_EVENTS: Final = ("step_finished", "item_finished", "turn_finished", "tool_result")
 """Events after an end that is recorded first: a resumed run delivers them if a crash did not."""

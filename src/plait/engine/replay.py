@@ -1,6 +1,6 @@
 """Replay: which recorded outcomes count in a resumed run, and when the user is asked.
 
-A large map does not ask here for each item: `program/map.py` skips the completed ones together.
+A large map does not ask here for each item: `program/map_progress.py` skips the completed ones together.
 """
 
 from __future__ import annotations

@@ -31,13 +31,13 @@ from plait.core.values import Secret, reveal_text
 from plait.lang.analysis.references import names_in
 from plait.scope import Scope
 from plait.scope.computed import Sources
-from plait.template.program import Budget
+from plait.template.compiled import Budget
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.core.source import Span
     from plait.core.values import Json
-    from plait.template.program import Lookup
+    from plait.template.compiled import Lookup
     from plait.template.template import Template
     from plait.tools.environment import DotEnv
 

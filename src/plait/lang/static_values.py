@@ -11,7 +11,7 @@ from plait.core.values import NOT_KNOWN, Json
 from plait.lang.analysis.assumed_values import Assumed
 from plait.lang.environment import Head, env_files, read_env_file
 from plait.scope import Scope
-from plait.template.program import Lookup
+from plait.template.compiled import Lookup
 from plait.template.template import Template
 
 

@@ -122,7 +122,7 @@ def _placeholders(text: OpenText, field: TemplateField) -> Iterator[tuple[Placeh
     try:
         parts = compile_template(
             str(field.scalar.value), text.profile or "", source=source
-        ).leaf.program.parts
+        ).leaf.compiled.parts
     except PlaitError:
         return
     for part in parts:

@@ -11,7 +11,7 @@ from plait.core.errors import InputError, PlaitError, TrustError
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 from plait.mcp.catalog import RESERVED, Catalog, Exposed
 from plait.mcp.protocol import (
     INVALID_PARAMS,

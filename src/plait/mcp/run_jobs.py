@@ -19,8 +19,8 @@ from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, text
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import EventRecord, RunStarted
+from plait.engine.stop import StopSignal
 from plait.mcp.catalog import Catalog, Exposed
 from plait.views.progress import Progress
 
@@ -293,7 +293,7 @@ class RunJobs:
 
     def _stop_elsewhere(self, run: str) -> RunState:
         """Ask the process that works on a run to stop it, as `plait stop` does."""
-        from plait.app.run_control import stop_run
+        from plait.app.started_command import stop_run
         from plait.app.runs import find_run
 
         if find_run(run, self._catalog.project)[0].holder(run) == os.getpid():

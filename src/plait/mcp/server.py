@@ -15,8 +15,8 @@ from time import monotonic
 from plait.core.errors import PlaitError
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Interrupted
+from plait.engine.stop import StopSignal
 from plait.mcp.calls import MOST_WAIT, Calls
 from plait.mcp.catalog import Catalog
 from plait.mcp.protocol import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import Final
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 from plait.mcp.calls import Calls
 from plait.mcp.catalog import Catalog
 from plait.mcp.protocol import (

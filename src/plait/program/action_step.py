@@ -61,8 +61,8 @@ from plait.program.capture import (
 from plait.program.ports import FileReader, Files, Tracking
 from plait.program.step_list import StepList as Steps
 from plait.scope.frames import DATA_ENV_FRAME, GIVEN
+from plait.template.compiled import missing_names
 from plait.template.nodes import ContextPlaceholder, Path
-from plait.template.program import missing_names
 from plait.template.sinks import as_sealed_envs, is_own_text, render_text
 from plait.template.template import Template
 
@@ -138,7 +138,7 @@ def _templates(holder: object) -> Iterator[Template]:
 
 def _template_placeholders(template: Template) -> Iterator[ItemPlaceholder]:
     for leaf in template.leaves():
-        for placeholder in leaf.program.parts:
+        for placeholder in leaf.compiled.parts:
             if (
                 isinstance(placeholder, ContextPlaceholder)
                 and (path := _item_path(placeholder)) is not None

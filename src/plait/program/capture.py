@@ -18,7 +18,7 @@ from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
 from plait.engine.outcome import Failure, StepError
 from plait.engine.unknown_results import is_unknown_result, is_unseen
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 
 if TYPE_CHECKING:
     from plait.engine.step import Step
@@ -322,8 +322,8 @@ def _group(pattern: str, text: str) -> Json:
 
 
 def _inside_json(path: str, text: str) -> Json:
+    from plait.template.compiled import follow_path
     from plait.template.grammar import parse_path
-    from plait.template.program import follow_path
 
     try:
         data = json_value(text)

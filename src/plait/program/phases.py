@@ -15,7 +15,8 @@ from plait.engine.outcome import Succeeded, require_success
 from plait.engine.paths import join_path
 from plait.engine.perform import StepContext
 from plait.engine.step import Composite
-from plait.program.map import Map, has_unknown_counts, item_results
+from plait.program.map import Map, item_results
+from plait.program.map_progress import has_unknown_counts
 from plait.program.step_list import StepList as Steps
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from plait.core.hints import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from plait.core.hints import Final
     from plait.core.values import Json
-    from plait.engine.event_bus import StopSignal
     from plait.engine.perform import StepContext
     from plait.engine.step import Step
+    from plait.engine.stop import StopSignal
     from plait.template.shell.binding import BoundScript
     from plait.tools.call import ToolResult
     from plait.tools.code_params import CodeParams

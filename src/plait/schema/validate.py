@@ -113,7 +113,7 @@ def is_allowed(node: Scalar, kind: Kind) -> bool:
 def _is_one_placeholder(value: Json) -> bool:
     if not isinstance(value, str) or not value.startswith("$"):
         return False
-    parts = compile_template(value).leaf.program.parts
+    parts = compile_template(value).leaf.compiled.parts
     return len(parts) == 1 and not isinstance(parts[0], nodes.Text)
 
 

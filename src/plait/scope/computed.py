@@ -23,8 +23,8 @@ from plait.core.records import dataclass
 from plait.core.safe_files import OutsideError, open_below
 from plait.core.source import Source
 from plait.core.values import NOT_KNOWN, UNDEFINED, Secret
+from plait.template.compiled import Answer, Piece, PlacedValue
 from plait.template.filters import holds_secret
-from plait.template.program import Answer, Piece, PlacedValue
 
 if TYPE_CHECKING:
     # Slow to import, and only a run with dates or commands needs them.

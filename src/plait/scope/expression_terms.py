@@ -26,9 +26,9 @@ from plait.scope.expression_values import (
     plain,
     truth,
 )
+from plait.template.compiled import Answer
 from plait.template.nodes import FilledPlaceholder, Path, Placeholder
 from plait.template.operators import OPERATORS, RefusedError, type_name
-from plait.template.program import Answer
 
 State: TypeAlias = Any
 """What operands are read from: an item, or a rendering of a template."""

@@ -49,7 +49,7 @@ def flatten_template(leaf: Leaf) -> WrittenText:
     text, starts, ends = "", list[int](), list[int]()
     placeholders: dict[int, Placeholder | FilledPlaceholder] = {}
     at = 0
-    for part in leaf.program.parts:
+    for part in leaf.compiled.parts:
         if isinstance(part, Text):
             for char in part.text:
                 # An escape is longer in the source than what it stands for: it only drops

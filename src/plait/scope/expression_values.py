@@ -8,9 +8,9 @@ from math import isfinite
 from plait.core.hints import Final, TypeAlias
 from plait.core.patterns import lazy_pattern
 from plait.core.values import UNDEFINED, Json, Secret, reveal_text
+from plait.template.compiled import Answer
 from plait.template.filters import FILTERS
 from plait.template.operators import OPERATORS, Test, type_name
-from plait.template.program import Answer
 
 MAX_DIGITS: Final = 3_500
 """Of a number; a text with more of them is no number."""

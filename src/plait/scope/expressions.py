@@ -59,6 +59,8 @@ from plait.scope.expression_terms import Get, Rules, State
 from plait.scope.expression_tokens import WrittenText, flatten_template
 from plait.scope.expression_values import truth
 from plait.scope.item_paths import find, item_path
+from plait.template.compiled import Answer, Rendering, getter, resolve_placeholder
+from plait.template.compiled import Lookup as Names
 from plait.template.conditions import Locate, compile_condition, condition_paths, format_path
 from plait.template.grammar import parse
 from plait.template.nodes import (
@@ -70,8 +72,6 @@ from plait.template.nodes import (
     Placeholder,
     Text,
 )
-from plait.template.program import Answer, Rendering, getter, resolve_placeholder
-from plait.template.program import Lookup as Names
 from plait.template.template import Constant, Leaf, Template, compile_template
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
             raise _no_when()
     flaws = [
         Problem(flaw.what, Span(source, flaw.start, flaw.end), flaw.fix, code=flaw.code)
-        for flaw in leaf.program.flaws
+        for flaw in leaf.compiled.flaws
     ]
     return _compile(
         flatten_template(leaf),

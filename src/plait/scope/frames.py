@@ -19,9 +19,9 @@ from plait.core.records import dataclass
 from plait.core.source import Source
 from plait.core.values import UNDEFINED, Json
 from plait.scope.computed import Sources
+from plait.template.compiled import FACTS, Answer, Piece, follow_path
 from plait.template.grammar import parse_path
 from plait.template.nodes import Path
-from plait.template.program import FACTS, Answer, Piece, follow_path
 
 LEVELS: Final = ("captures", "phase", "step", "workflow", "outputs", "env")
 """Highest first; the seventh level, computed values, belongs to no frame."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from plait.core.values import UNDEFINED, Json
+from plait.template.compiled import Answer, follow_path
 from plait.template.grammar import parse_path
 from plait.template.nodes import Path
-from plait.template.program import Answer, follow_path
 
 
 def item_facts(item: Json) -> dict[str, Json]:

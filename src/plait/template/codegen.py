@@ -16,6 +16,17 @@ from plait.core.errors import PlaitError, ValueRefusedError
 from plait.core.hints import Final, cast
 from plait.core.source import Source
 from plait.core.values import UNDEFINED, Json, contains_unknown, text
+from plait.template.compiled import (
+    FALLBACK_ROOTS,
+    MAX_OUTPUT,
+    Answer,
+    CompiledTemplate,
+    Getter,
+    Rendering,
+    follow_path,
+    require_bounded,
+    resolve_placeholder,
+)
 from plait.template.grammar import MAX_TEXT
 from plait.template.nodes import (
     ContextPlaceholder,
@@ -27,17 +38,6 @@ from plait.template.nodes import (
     Path,
     PromptPlaceholder,
     Text,
-)
-from plait.template.program import (
-    FALLBACK_ROOTS,
-    MAX_OUTPUT,
-    Answer,
-    Getter,
-    Program,
-    Rendering,
-    follow_path,
-    require_bounded,
-    resolve_placeholder,
 )
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
@@ -104,7 +104,7 @@ class _Writer:
         self.guarded: set[str] = set()
         self.bounded: set[str] = set()
         self.wholes: list[str] = []
-        placeholders = sum(leaf.program.placeholder_count for leaf in template.leaves())
+        placeholders = sum(leaf.compiled.placeholder_count for leaf in template.leaves())
         self.most = (MAX_OUTPUT - MAX_TEXT) // max(placeholders, 1)
         """Characters of each value with which the whole cannot be too long."""
         self.variables = 0
@@ -147,7 +147,7 @@ class _Writer:
                 return self._constant(node.value)
             case Leaf():
                 self.sample.source = node.source
-                return self._leaf(node.program)
+                return self._leaf(node.compiled)
             case Branch(items, None):
                 return "[" + ", ".join(self._node(item) for item in items) + "]"
             case Branch(items, keys):
@@ -158,14 +158,14 @@ class _Writer:
                     + "}"
                 )
 
-    def _leaf(self, program: Program) -> str:
-        if program.whole:
-            variable = self._value(program.parts[0], program.getters[0])[0]
+    def _leaf(self, compiled: CompiledTemplate) -> str:
+        if compiled.whole:
+            variable = self._value(compiled.parts[0], compiled.getters[0])[0]
             self.wholes += [variable] if self.template.repeated else []
             return variable
-        if not program.parts:
+        if not compiled.parts:
             return "''"
-        pieces = list(zip(program.parts, program.getters, strict=True))
+        pieces = list(zip(compiled.parts, compiled.getters, strict=True))
         if len(pieces) <= FORMATTED:
             # Adjacent literals are one f-string.
             return "(" + " ".join(self._format_part(part, get) for part, get in pieces) + ")"

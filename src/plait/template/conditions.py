@@ -52,9 +52,9 @@ from plait.core.hints import Final, NoReturn, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import UNDEFINED, Json, Secret
+from plait.template.compiled import follow_path
 from plait.template.grammar import parse_path
 from plait.template.operators import OPERATORS, Operator, RefusedError, Test, type_name
-from plait.template.program import follow_path
 
 MAX_DEPTH: Final = 64
 """Levels of combinators, and levels of lists and maps in a `value`."""

@@ -31,7 +31,7 @@ class Argument:
     """It may become no word, or several."""
 
 
-def option_words(words: Sequence[Argument], *, in_shell: bool = True) -> dict[int, Program]:
+def option_words(words: Sequence[Argument], *, in_shell: bool = True) -> dict[int, Command]:
     """Which of these words, the program first, are read as options, and by which program.
 
     `in_shell`: a shell reads them, which has programs of its own.
@@ -141,7 +141,7 @@ def takes_next(option: str, valued: str, long_valued: frozenset[str], optional: 
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Command:
     """How a program reads its words."""
 
     valued: str = ""
@@ -174,7 +174,7 @@ class Program:
     """Option letters whose value is a program, all behind it being its words."""
     executes: frozenset[str] = frozenset()
     """Options behind which a command stands, up to `;` or `+`."""
-    subcommands: Mapping[str, Program] | None = None
+    subcommands: Mapping[str, Command] | None = None
     """The first operand is one of these, and says what the rest means."""
     instead: str = ""
     """What to write, if not `--`."""
@@ -189,14 +189,14 @@ class Program:
         return "write ./ in front of it (this program does not end its options at --)"
 
 
-_UNKNOWN: Final = Program()
+_UNKNOWN: Final = Command()
 SSH_VALUED: Final = "BbcDEeFIiJLlmOopQRSWw"
-_NOTHING: Final = Program(only=lazy_pattern(r"(?!)"), permutes=False)
+_NOTHING: Final = Command(only=lazy_pattern(r"(?!)"), permutes=False)
 
-_SHELL: Final = Program(
+_SHELL: Final = Command(
     "oO", word_set("rcfile init-file"), permutes=False, behind="program", plus=True, coded="c"
 )
-_GREP: Final = Program(
+_GREP: Final = Command(
     "ABCDdefm",
     word_set(
         "after-context before-context context directories devices regexp file max-count include "
@@ -206,77 +206,77 @@ _GREP: Final = Program(
     digits=True,
     instead="write -e before it",
 )
-_ECHO: Final = Program(
+_ECHO: Final = Command(
     only=lazy_pattern(r"-[neE]+"),
     permutes=False,
     dashes=False,
     instead="print it with printf '%s\\n'",
 )
-_ECHO_FILE: Final = Program(
+_ECHO_FILE: Final = Command(
     only=lazy_pattern(r"-[neE]+|--help|--version"),
     permutes=False,
     dashes=False,
     instead=_ECHO.instead,
 )
-_EDITOR: Final = Program(plus=True, digits=True)
-_COMPRESSOR: Final = Program("S", word_set("suffix"), digits=True)
-_LOG: Final = Program(
+_EDITOR: Final = Command(plus=True, digits=True)
+_COMPRESSOR: Final = Command("S", word_set("suffix"), digits=True)
+_LOG: Final = Command(
     "nSGL",
     word_set("author committer grep since until after before max-count skip diff-filter"),
     digits=True,
 )
 _MESSAGE: Final = word_set("message file cleanup")
-_ANY_GIT: Final = Program(digits=True)
+_ANY_GIT: Final = Command(digits=True)
 
-_GIT: Final = Program(
+_GIT: Final = Command(
     "Cc",
     word_set("git-dir work-tree namespace super-prefix config-env"),
     permutes=False,
     subcommands={
-        "add": Program(long_valued=word_set("chmod pathspec-from-file")),
-        "blame": Program("LS", word_set("contents")),
-        "branch": Program("u", word_set("set-upstream-to sort points-at format")),
-        "checkout": Program("bB", word_set("orphan conflict pathspec-from-file"), optional="t"),
-        "clone": Program(
+        "add": Command(long_valued=word_set("chmod pathspec-from-file")),
+        "blame": Command("LS", word_set("contents")),
+        "branch": Command("u", word_set("set-upstream-to sort points-at format")),
+        "checkout": Command("bB", word_set("orphan conflict pathspec-from-file"), optional="t"),
+        "clone": Command(
             "bcoju",
             word_set("branch config origin depth reference template upload-pack shallow-since jobs"),
             digits=True,
         ),
-        "commit": Program(
+        "commit": Command(
             "mFCct",
             _MESSAGE
             | word_set("author date template reuse-message reedit-message fixup squash trailer")
             | word_set("pathspec-from-file"),
             optional="Su",
         ),
-        "config": Program("f", word_set("file blob type default")),
-        "diff": Program("SGO", word_set("diff-filter"), optional="UMC", digits=True),
-        "grep": Program(
+        "config": Command("f", word_set("file blob type default")),
+        "diff": Command("SGO", word_set("diff-filter"), optional="UMC", digits=True),
+        "grep": Command(
             "efABCm",
             word_set("max-depth threads context after-context before-context max-count"),
             optional="O",
             digits=True,
             instead="write -e before it",
         ),
-        "init": Program("b", word_set("template initial-branch"), optional=""),
+        "init": Command("b", word_set("template initial-branch"), optional=""),
         "log": _LOG,
-        "ls-files": Program("xX", word_set("exclude exclude-from")),
-        "merge": Program("mFsX", _MESSAGE | word_set("strategy strategy-option"), optional="S"),
-        "notes": Program("mFCc", word_set("message file reuse-message reedit-message ref")),
-        "pull": Program(
+        "ls-files": Command("xX", word_set("exclude exclude-from")),
+        "merge": Command("mFsX", _MESSAGE | word_set("strategy strategy-option"), optional="S"),
+        "notes": Command("mFCc", word_set("message file reuse-message reedit-message ref")),
+        "pull": Command(
             "sX", word_set("strategy strategy-option"), optional="Srj", dashes=False, digits=True
         ),
-        "push": Program("o", word_set("push-option receive-pack exec repo"), digits=True),
-        "remote": Program("tm", word_set("mirror")),
+        "push": Command("o", word_set("push-option receive-pack exec repo"), digits=True),
+        "remote": Command("tm", word_set("mirror")),
         "show": _LOG,
-        "stash": Program("m", word_set("message pathspec-from-file"), digits=True),
-        "switch": Program("cC", word_set("create force-create orphan conflict"), optional="t"),
-        "tag": Program("mFu", _MESSAGE | word_set("local-user sort format points-at"), optional="n"),
-        "worktree": Program("bB", word_set("reason expire"), dashes=False),
+        "stash": Command("m", word_set("message pathspec-from-file"), digits=True),
+        "switch": Command("cC", word_set("create force-create orphan conflict"), optional="t"),
+        "tag": Command("mFu", _MESSAGE | word_set("local-user sort format points-at"), optional="n"),
+        "worktree": Command("bB", word_set("reason expire"), dashes=False),
     },
 )  # fmt: skip
 
-_FIND: Final = Program(
+_FIND: Final = Command(
     valued="D",
     several={
         **dict.fromkeys(
@@ -298,81 +298,81 @@ _FIND: Final = Program(
 )
 
 
-def _rows(*rows: tuple[str, Program]) -> dict[str, Program]:
+def _rows(*rows: tuple[str, Command]) -> dict[str, Command]:
     return {name: program for names, program in rows for name in names.split()}
 
 
-_PROGRAMS: Final[dict[str, Program]] = _rows(
+_PROGRAMS: Final[dict[str, Command]] = _rows(
     # the shell's own
     (": true false", _NOTHING),
     ("echo", _ECHO),
-    ("printf", Program("v", permutes=False)),
-    ("kill", Program("sn", digits=True)),
+    ("printf", Command("v", permutes=False)),
+    ("kill", Command("sn", digits=True)),
     # files
     (
         "cat tac rm rmdir wc tee dirname md5sum sha1sum sha256sum sha512sum cksum sync nohup",
-        Program(),
+        Command(),
     ),
-    ("basename", Program("s", word_set("suffix"), permutes=False)),
-    ("chmod", Program(long_valued=word_set("reference"))),
-    ("chown chgrp", Program(long_valued=word_set("reference from"))),
-    ("cp mv ln", Program("St", word_set("suffix target-directory"))),
-    ("df", Program("Btx", word_set("block-size type exclude-type"))),
+    ("basename", Command("s", word_set("suffix"), permutes=False)),
+    ("chmod", Command(long_valued=word_set("reference"))),
+    ("chown chgrp", Command(long_valued=word_set("reference from"))),
+    ("cp mv ln", Command("St", word_set("suffix target-directory"))),
+    ("df", Command("Btx", word_set("block-size type exclude-type"))),
     (
         "du",
-        Program(
+        Command(
             "BdtX", word_set("block-size max-depth threshold exclude exclude-from files0-from")
         ),
     ),
     ("find", _FIND),
-    ("install", Program("gmoSt", word_set("group mode owner suffix target-directory"))),
+    ("install", Command("gmoSt", word_set("group mode owner suffix target-directory"))),
     (
         "ls dir vdir",
-        Program(
+        Command(
             "IwT",
             word_set("ignore hide width tabsize block-size quoting-style time-style"),
             digits=True,
         ),
     ),
-    ("mkdir", Program("m", word_set("mode"))),
-    ("mktemp", Program("p", word_set("suffix"))),
-    ("readlink", Program()),
-    ("realpath", Program(long_valued=word_set("relative-to relative-base"))),
-    ("stat", Program("c", word_set("format printf"))),
-    ("touch", Program("drt", word_set("date reference time"))),
+    ("mkdir", Command("m", word_set("mode"))),
+    ("mktemp", Command("p", word_set("suffix"))),
+    ("readlink", Command()),
+    ("realpath", Command(long_valued=word_set("relative-to relative-base"))),
+    ("stat", Command("c", word_set("format printf"))),
+    ("touch", Command("drt", word_set("date reference time"))),
     # text
     (
         "awk mawk gawk nawk",
-        Program(
+        Command(
             "FvfeEilW",
             word_set("assign field-separator file source exec include load"),
             permutes=False,
         ),
     ),
-    ("cmp", Program("in", word_set("ignore-initial bytes"))),
-    ("comm", Program(long_valued=word_set("output-delimiter"), digits=True)),
+    ("cmp", Command("in", word_set("ignore-initial bytes"))),
+    ("comm", Command(long_valued=word_set("output-delimiter"), digits=True)),
     (
         "cut",
-        Program("bcdf", word_set("bytes characters delimiter fields output-delimiter")),
+        Command("bcdf", word_set("bytes characters delimiter fields output-delimiter")),
     ),
     (
         "diff",
-        Program(
+        Command(
             "CUFILxXSWD",
             word_set("label exclude exclude-from starting-file width ifdef"),
             digits=True,
         ),
     ),
-    ("expand unexpand", Program("t", word_set("tabs"), digits=True)),
-    ("expr", Program(permutes=False)),
-    ("fmt", Program("pwg", word_set("prefix width goal"), digits=True)),
-    ("fold", Program("w", word_set("width"), digits=True)),
+    ("expand unexpand", Command("t", word_set("tabs"), digits=True)),
+    ("expr", Command(permutes=False)),
+    ("fmt", Command("pwg", word_set("prefix width goal"), digits=True)),
+    ("fold", Command("w", word_set("width"), digits=True)),
     ("grep egrep fgrep", _GREP),
-    ("head", Program("cn", word_set("bytes lines"), digits=True)),
-    ("join", Program("aejotv12", digits=True)),
+    ("head", Command("cn", word_set("bytes lines"), digits=True)),
+    ("join", Command("aejotv12", digits=True)),
     (
         "jq",
-        Program(
+        Command(
             "L",
             word_set("indent"),
             several={"--arg": 2, "--argjson": 2, "--slurpfile": 2, "--rawfile": 2, "--argfile": 2},
@@ -380,17 +380,17 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ),
     (
         "nl",
-        Program(
+        Command(
             "bdfhilnsvw", word_set("body-numbering section-delimiter number-separator number-width")
         ),
     ),
-    ("paste", Program("d", word_set("delimiters"))),
-    ("sed", Program("efl", word_set("expression file line-length"), optional="i")),
-    ("seq", Program("fs", word_set("format separator"), permutes=False)),
-    ("shuf", Program("ino", word_set("input-range head-count output random-source"))),
+    ("paste", Command("d", word_set("delimiters"))),
+    ("sed", Command("efl", word_set("expression file line-length"), optional="i")),
+    ("seq", Command("fs", word_set("format separator"), permutes=False)),
+    ("shuf", Command("ino", word_set("input-range head-count output random-source"))),
     (
         "sort",
-        Program(
+        Command(
             "koStT",
             word_set(
                 "key output buffer-size field-separator temporary-directory batch-size parallel"
@@ -400,23 +400,23 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ),
     (
         "split",
-        Program(
+        Command(
             "abCln", word_set("suffix-length bytes line-bytes lines number filter"), digits=True
         ),
     ),
     (
         "tail",
-        Program("cns", word_set("bytes lines pid sleep-interval max-unchanged-stats"), digits=True),
+        Command("cns", word_set("bytes lines pid sleep-interval max-unchanged-stats"), digits=True),
     ),
-    ("tr", Program(permutes=False)),
-    ("uniq", Program("fsw", word_set("skip-fields skip-chars check-chars"), digits=True)),
-    ("base64", Program("w", word_set("wrap"))),
+    ("tr", Command(permutes=False)),
+    ("uniq", Command("fsw", word_set("skip-fields skip-chars check-chars"), digits=True)),
+    ("base64", Command("w", word_set("wrap"))),
     # archives, network, others
     ("gzip gunzip zcat xz unxz", _COMPRESSOR),
-    ("bzip2 bunzip2", Program(digits=True)),
+    ("bzip2 bunzip2", Command(digits=True)),
     (
         "tar",
-        Program(
+        Command(
             "fCTXbFgHKLNVI",
             word_set(
                 "file directory files-from exclude exclude-from to-command use-compress-program "
@@ -429,7 +429,7 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ),
     (
         "curl",
-        Program(
+        Command(
             "AbcCdDeEFHKmoPQrTtuUwxXyYz",
             word_set(
                 "data data-raw data-binary data-urlencode json header user user-agent request "
@@ -443,7 +443,7 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ),
     (
         "wget",
-        Program(
+        Command(
             "OoaPUTtwei",
             word_set(
                 "output-document output-file append-output directory-prefix user-agent timeout "
@@ -453,12 +453,12 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
             digits=True,
         ),
     ),
-    ("date", Program("dfrs", word_set("date file reference set"), optional="I")),
-    ("sleep", Program()),
-    ("ssh slogin rsh autossh mosh", Program(SSH_VALUED, digits=True)),
+    ("date", Command("dfrs", word_set("date file reference set"), optional="I")),
+    ("sleep", Command()),
+    ("ssh slogin rsh autossh mosh", Command(SSH_VALUED, digits=True)),
     (
         "make",
-        Program(
+        Command(
             "CfIoW", word_set("directory file makefile include-dir old-file what-if"), optional="j"
         ),
     ),
@@ -468,24 +468,24 @@ _PROGRAMS: Final[dict[str, Program]] = _rows(
     ("sh bash dash ash zsh ksh mksh rbash", _SHELL),
     (
         "python pypy",
-        Program("WXcm", permutes=False, behind="program", ends="c", runs="m"),
+        Command("WXcm", permutes=False, behind="program", ends="c", runs="m"),
     ),
-    ("perl", Program("eEI", permutes=False, behind="program", digits=True)),
-    ("node", Program("erC", word_set("eval require import"), permutes=False, behind="program")),
+    ("perl", Command("eEI", permutes=False, behind="program", digits=True)),
+    ("node", Command("erC", word_set("eval require import"), permutes=False, behind="program")),
 )
 
 
-def find_program(name: str) -> Program:
+def find_program(name: str) -> Command:
     """How a program of this name, with or without a version, reads its words."""
     return _PROGRAMS.get(name) or _PROGRAMS.get(_VERSION.sub("", name)) or _UNKNOWN
 
 
-def _find_file(name: str) -> Program:
+def _find_file(name: str) -> Command:
     """The same of a program that no shell has in itself."""
     return _ECHO_FILE if name == "echo" else find_program(name)
 
 
-def all_programs() -> Mapping[str, Program]:
+def all_programs() -> Mapping[str, Command]:
     return _PROGRAMS
 
 
@@ -495,7 +495,7 @@ class _Reader:
     def __init__(self, words: Sequence[Argument], *, in_shell: bool) -> None:
         self.words = words
         self.in_shell = in_shell
-        self.found: dict[int, Program] = {}
+        self.found: dict[int, Command] = {}
 
     def command(self, at: int, end: int) -> None:
         while at < end:
@@ -529,7 +529,7 @@ class _Reader:
             at += 1
         return end
 
-    def program(self, program: Program, at: int, end: int) -> None:
+    def program(self, program: Command, at: int, end: int) -> None:
         if program.first and at < end and not self.words[at].text.startswith("-"):
             self.found[at] = program
             at += 1 + sum(letter in program.valued for letter in self.words[at].text)
@@ -572,7 +572,7 @@ class _Reader:
                 self.program(_UNKNOWN, at, end)
                 return
 
-    def behind(self, program: Program, at: int, end: int, *, coded: bool) -> None:
+    def behind(self, program: Command, at: int, end: int, *, coded: bool) -> None:
         """What the first operand means."""
         if program.subcommands is not None:
             word = self.words[at]
@@ -582,7 +582,7 @@ class _Reader:
         elif program.behind == "program" and not coded:
             self.program(_UNKNOWN, at + 1, end)
 
-    def value_count(self, option: str, program: Program) -> int:
+    def value_count(self, option: str, program: Command) -> int:
         """How many words are the option's value."""
         if option in program.several:
             return program.several[option]
@@ -594,7 +594,7 @@ class _Reader:
         return stop + 1
 
 
-def _is_option(word: Argument, program: Program) -> bool:
+def _is_option(word: Argument, program: Command) -> bool:
     text = word.text
     if program.only is not None:
         return program.only.fullmatch(text) is not None

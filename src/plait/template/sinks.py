@@ -17,6 +17,14 @@ from plait.core.errors import InputError, ValueRefusedError, closest_name
 from plait.core.hints import Final, Literal
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, Unknown, json_text, reveal_text, text
+from plait.template.compiled import (
+    Budget,
+    Lookup,
+    Piece,
+    PlacedValue,
+    require_bounded,
+    unknown_text,
+)
 from plait.template.filters import holds_secret
 from plait.template.nodes import (
     ContextPlaceholder,
@@ -28,7 +36,6 @@ from plait.template.nodes import (
     Text,
     placeholders,
 )
-from plait.template.program import Budget, Lookup, Piece, PlacedValue, require_bounded, unknown_text
 from plait.template.template import Branch, Constant, Leaf, Node, Template, compile_template
 
 Values = Mapping[str, Json] | Lookup
@@ -192,7 +199,7 @@ def is_own_text(template: Template, values: Values, *, of_author: bool = False) 
     every = (
         placeholder
         for leaf in template.leaves()
-        for placeholder in placeholders(leaf.program.parts)
+        for placeholder in placeholders(leaf.compiled.parts)
     )
     return all(
         is_author_placeholder(placeholder, lookup, of_author=of_author) for placeholder in every
@@ -257,8 +264,8 @@ def _strip_unresolved(
     node: Node, value: Json, names: Mapping[str, Json], env: Mapping[str, str]
 ) -> Json:
     match node:
-        case Leaf(program):
-            return _GONE if is_unresolved(program.parts, names, env) else value
+        case Leaf(compiled):
+            return _GONE if is_unresolved(compiled.parts, names, env) else value
         case Branch(items, None):
             kept = [
                 _strip_unresolved(item, inner, names, env)
@@ -283,11 +290,11 @@ def drop_unanswered(template: Template, values: Values) -> Template | None:
 
     def prune(node: Node) -> Node | None:
         match node:
-            case Leaf(program, source) if [type(part) for part in program.parts] == [
+            case Leaf(compiled, source) if [type(part) for part in compiled.parts] == [
                 ContextPlaceholder
             ]:
                 rendering.source = source
-                return None if isinstance(program.pieces(rendering)[0], str) else node
+                return None if isinstance(compiled.pieces(rendering)[0], str) else node
             case Branch(items, keys):
                 kept = [
                     (at, one) for at, item in enumerate(items) if (one := prune(item)) is not None

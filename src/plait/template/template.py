@@ -13,6 +13,21 @@ from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json
+from plait.template.compiled import (
+    FEW_PLACEHOLDERS,
+    MOST_GUESSES,
+    CompiledTemplate,
+    Lookup,
+    Piece,
+    PlainLookup,
+    Rendering,
+    compile_text,
+    getter,
+    has_repeated,
+    require_bounded,
+    resolve_placeholder,
+    suggested_names,
+)
 from plait.template.nodes import (
     Computed,
     ContextPlaceholder,
@@ -32,21 +47,6 @@ from plait.template.nodes import (
     placeholders as placeholders,
 )
 from plait.template.profiles import Profile, profile_named
-from plait.template.program import (
-    FEW_PLACEHOLDERS,
-    MOST_GUESSES,
-    Lookup,
-    Piece,
-    PlainLookup,
-    Program,
-    Rendering,
-    getter,
-    has_repeated,
-    program,
-    require_bounded,
-    resolve_placeholder,
-    suggested_names,
-)
 
 RENDERINGS_UNTIL_HOT: Final = 200
 SURPRISES_UNTIL_CAUTIOUS: Final = 50
@@ -60,7 +60,7 @@ LookupMaker: TypeAlias = Callable[[Mapping[str, Json], Mapping[str, str] | None]
 class Leaf:
     """A string of the tree."""
 
-    program: Program
+    compiled: CompiledTemplate
     source: Source
 
 
@@ -105,7 +105,7 @@ class Template:
         self._renderings = 0
         self._surprises = 0
         leaves = self.leaves()
-        self.many = sum(leaf.program.placeholder_count for leaf in leaves) > FEW_PLACEHOLDERS
+        self.many = sum(leaf.compiled.placeholder_count for leaf in leaves) > FEW_PLACEHOLDERS
         self.repeated = not self.many and _has_repeated(leaves)
         """A name stands in it more than once, so that its value is multiplied."""
         self.counted = self.many or self.repeated
@@ -118,18 +118,18 @@ class Template:
         """The names of all placeholders, once each, in order of appearance."""
         found: dict[str, PlaceholderName] = {}
         for leaf in self.leaves():
-            for placeholder in placeholders(leaf.program.parts):
+            for placeholder in placeholders(leaf.compiled.parts):
                 found.setdefault(placeholder.name, _placeholder_name(placeholder, leaf.source))
         return tuple(found.values())
 
     @property
     def flaws(self) -> list[tuple[Source, MalformedPlaceholder]]:
-        return [(leaf.source, flaw) for leaf in self.leaves() for flaw in leaf.program.flaws]
+        return [(leaf.source, flaw) for leaf in self.leaves() for flaw in leaf.compiled.flaws]
 
     @property
     def may_grow(self) -> bool:
         """May it become longer than the values in it, as they are written?"""
-        return self.counted or any(leaf.program.may_grow for leaf in self.leaves())
+        return self.counted or any(leaf.compiled.may_grow for leaf in self.leaves())
 
     def leaves(self) -> list[Leaf]:
         return _leaves(self.root)
@@ -192,8 +192,8 @@ class Template:
         if shell_names is not None:
             rendering.is_shell, rendering.shell_names = True, shell_names
         rendering.source = leaf.source
-        rendering.problems += leaf.program.flaw_problems(leaf.source, strict=strict)
-        pieces = leaf.program.pieces(rendering)
+        rendering.problems += leaf.compiled.flaw_problems(leaf.source, strict=strict)
+        pieces = leaf.compiled.pieces(rendering)
         self._finish(rendering)
         return pieces
 
@@ -318,7 +318,7 @@ def compile_template(
 def _node(template: Json, profile: Profile, place: Source | str, depth: int) -> Node:
     if isinstance(template, str):
         source = place if isinstance(place, Source) else Source(place, template)
-        return Leaf(program(template, profile), source)
+        return Leaf(compile_text(template, profile), source)
     name = place if isinstance(place, str) else place.name
     if depth > MAX_TREE_DEPTH and isinstance(template, Mapping | list | tuple):
         raise LimitError(
@@ -351,7 +351,7 @@ def _value(node: Node, rendering: Rendering) -> Json:
     # Not `match`, which is slower: this is asked of every string that is rendered.
     if isinstance(node, Leaf):
         rendering.source = node.source
-        return node.program.value(rendering)
+        return node.compiled.value(rendering)
     if isinstance(node, Constant):
         return node.value
     values = [_value(item, rendering) for item in node.items]
@@ -370,8 +370,8 @@ def _leaves(node: Node) -> list[Leaf]:
 
 def _has_repeated(leaves: Sequence[Leaf]) -> bool:
     if len(leaves) == 1:
-        return leaves[0].program.repeats
-    names = [name for leaf in leaves for name in leaf.program.names]
+        return leaves[0].compiled.repeats
+    names = [name for leaf in leaves for name in leaf.compiled.names]
     return len(names) > 1 and has_repeated(names)
 
 
@@ -383,7 +383,7 @@ def _fill_node(node: Node, stage: int, rendering: Rendering) -> Node:
         case Leaf(old, source):
             rendering.source = source
             parts = _fill_parts(old.parts, stage, rendering, old.profile)
-            return Leaf(Program(parts, old.profile, old.flaws), source)
+            return Leaf(CompiledTemplate(parts, old.profile, old.flaws), source)
         case Branch(items, keys):
             return Branch(tuple(_fill_node(item, stage, rendering) for item in items), keys)
         case Constant():
@@ -405,7 +405,7 @@ def _fill_part(part: Part, stage: int, rendering: Rendering, profile: Profile) -
         # Placeholders of a later stage inside the default stay placeholders.
         # Empty text counts as a part: a placeholder beside it is not a whole value.
         return _fill_parts(default, stage, rendering, profile) or (Text(""),)
-    [piece] = Program((part,), profile).pieces(rendering)
+    [piece] = CompiledTemplate((part,), profile).pieces(rendering)
     return (
         (part,)
         if isinstance(piece, str)

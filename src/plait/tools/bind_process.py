@@ -15,8 +15,8 @@ from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text, reveal_text, text
 from plait.template import sinks
+from plait.template.compiled import Budget, Piece, PlacedValue
 from plait.template.nodes import Text
-from plait.template.program import Budget, Piece, PlacedValue
 from plait.template.template import Template
 from plait.tools.bind_common import BindRequest, bad_config, config_map, read_limits
 from plait.tools.config import CONTEXT, Config
@@ -94,7 +94,7 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
     """`command: "echo ${X}"` without args is words of the author; a placeholder is never split."""
     if has_args or not any(char.isspace() for char in command):
         return [command]
-    parts = config.template(command).leaf.program.parts
+    parts = config.template(command).leaf.compiled.parts
     # A mark stands for each placeholder, so that blanks and quotes inside it split nothing.
     marks = {
         f"\0{index}\0": command[part.start : part.end]
@@ -317,7 +317,7 @@ def _words(written: Json, config: Config, clear: Config) -> list[str]:
     if not isinstance(written, str):
         return [reveal_text(written)]
     template = config.template(written)
-    if not template.leaf.program.placeholder_count:
+    if not template.leaf.compiled.placeholder_count:
         return sinks.render_words(template, {}, env={})
     names = clear.names_for(template)
     pieces = template.pieces(names, env=clear.env)

@@ -9,7 +9,7 @@ from plait.core.hints import Final
 from plait.core.records import field_names, replace
 from plait.core.values import Json, json_text, reveal_text
 from plait.template import sinks
-from plait.template.program import Budget
+from plait.template.compiled import Budget
 from plait.template.template import PlaceholderName, Template
 from plait.tools.bind_common import (
     BindRequest,

@@ -17,13 +17,13 @@ from plait.core.hints import TYPE_CHECKING, Final, TypeAlias
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import Json
+from plait.template.compiled import PlacedValue
 from plait.template.nodes import ContextPlaceholder, FilledPlaceholder, Placeholder, Text
-from plait.template.program import PlacedValue
 from plait.template.sinks import is_author_placeholder, original_placeholder, render_json_value
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
 if TYPE_CHECKING:
-    from plait.template.program import Lookup, Piece
+    from plait.template.compiled import Lookup, Piece
     from plait.template.shell.places import Dialect
     from plait.template.sinks import Values
 
@@ -269,11 +269,11 @@ def _places(node: Node, schemas: list[_At], outer: Mark | None, path: Path) -> I
     mark = outer or _mark(schemas)
     match node:
         case Leaf():
-            if all(isinstance(part, Text) for part in node.program.parts):
+            if all(isinstance(part, Text) for part in node.compiled.parts):
                 return
             if mark is not None:
                 yield CodePlace(path, node, mark, is_code=True)
-            elif node.program.whole and (inner := _mark_below(schemas)) is not None:
+            elif node.compiled.whole and (inner := _mark_below(schemas)) is not None:
                 yield CodePlace(path, node, inner, is_code=False)
         case Branch(items, None):
             for index, item in enumerate(items):
@@ -285,7 +285,7 @@ def _places(node: Node, schemas: list[_At], outer: Mark | None, path: Path) -> I
 
 def _refusals(place: CodePlace, tool_id: str) -> Iterator[Problem]:
     mark, source = place.mark, place.leaf.source
-    for placeholder in place.leaf.program.parts:
+    for placeholder in place.leaf.compiled.parts:
         if isinstance(placeholder, Text):
             continue
         written = source.text[placeholder.start : placeholder.end]

@@ -20,8 +20,8 @@ from plait.core.records import dataclass
 from plait.core.safe_files import read_below
 from plait.core.source import Source, Span
 from plait.core.values import Json, Secret, contains_unknown, deep_copy, format_given
+from plait.template.compiled import Budget
 from plait.template.nodes import ParamPlaceholder, placeholders
-from plait.template.program import Budget
 from plait.template.sinks import is_unresolved, render_json_value
 from plait.template.template import Template, compile_template
 from plait.tools.chain import Chain
@@ -217,7 +217,7 @@ class Config:
             for name, value in names.items()
             if name in self._leaves or value is not None
         }
-        return is_unresolved(template.leaf.program.parts, given, self.env)
+        return is_unresolved(template.leaf.compiled.parts, given, self.env)
 
     def names_for(self, template: Template) -> dict[str, Json]:
         """The values of the `{name}` placeholders of a template."""
@@ -308,7 +308,7 @@ class _Plan:
         template = self.template(written)
         text = (
             None
-            if template.leaf.program.placeholder_count
+            if template.leaf.compiled.placeholder_count
             else str(render_json_value(template, {}, env={}))
         )
         if len(self._texts) < _MOST_TEXTS:
@@ -330,7 +330,7 @@ def _param_names(template: Template) -> list[str]:
     every = (
         placeholder
         for leaf in template.leaves()
-        for placeholder in placeholders(leaf.program.parts)
+        for placeholder in placeholders(leaf.compiled.parts)
     )
     return sorted(
         {placeholder.name for placeholder in every if isinstance(placeholder, ParamPlaceholder)}

@@ -192,7 +192,7 @@ def _config_values(
             yield name, EnvValue(lookup[name], origin, name in secrets)
     for name, template in config.env.items():
         compiled = author_template(template)
-        if is_unresolved(compiled.leaf.program.parts, context, seen):
+        if is_unresolved(compiled.leaf.compiled.parts, context, seen):
             continue  # as everywhere in a config: a `{name}` without a value is left out
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)

@@ -65,7 +65,7 @@ from plait.tools.invocation import (
     ProcessCall,
     Verified,
 )
-from plait.tools.rules import Pair, validate
+from plait.tools.chain_rules import Pair, validate
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces, normalize_id
 from plait.tools.tool_file import ToolFile, VerifyDeps

@@ -20,7 +20,7 @@ from plait.tools.bind import Binding
 from plait.tools.chain import FLOW, Chain
 from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, with_defaults
 from plait.tools.environment import Environment
-from plait.tools.rules import check_pairs
+from plait.tools.chain_rules import check_pairs
 
 SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
 """For a parameter without a type."""

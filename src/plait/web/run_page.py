@@ -26,7 +26,7 @@ from plait.views.step_values import explain_step, find_item, item_around
 from plait.web.addresses import Links, RunAddresses, project_key, runs_address
 from plait.web.ansi import to_markup
 from plait.web.charts import diagram, overview, timeline
-from plait.web.commands import Offer
+from plait.web.run_actions import Offer
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import (
     command_line,

@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from plait.app.run_control import StartedCommand, shown_command, stop_run
+from plait.app.started_command import StartedCommand, shown_command, stop_run
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.views.format import one_line
 from plait.web.addresses import RUNS, START, STATIC, RunAddresses, runs_address
-from plait.web.commands import ACTIONS, find_offers
+from plait.web.run_actions import ACTIONS, find_offers
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import command_line, render_page
 from plait.web.live import stream

@@ -472,7 +472,7 @@ def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:
     import threading
 
     from plait.app.services import LocalTools
-    from plait.engine.event_bus import StopSignal
+    from plait.engine.stop import StopSignal
 
     fakes = LocalTools(str(tmp_path), str(tmp_path), StopSignal(), env={})
     assert not any(isinstance(one, threading.local) for one in gc.get_referents(fakes, vars(fakes)))

@@ -18,7 +18,7 @@ from crash.scene import Engine, wait_for
 from plait.app.runs import Options, RunObservers, run_flow
 from plait.cli import main
 from plait.core.errors import InputError
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 from share import every
 
 if not is_installed():

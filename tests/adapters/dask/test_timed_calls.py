@@ -11,7 +11,7 @@ import pytest
 from plait.adapters.dask.cluster import ANSWER, NoAnswer, Preempted, TimedCall, stop_workers
 from plait.adapters.dask.replies import RemoteError
 from plait.adapters.dask.worker_state import GAP, SILENT, HeartbeatWatch, make_cancel_check
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 
 
 @pytest.fixture

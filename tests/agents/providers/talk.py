@@ -25,8 +25,8 @@ from plait.agents.providers.spec import read_spec
 from plait.agents.providers.structured import StructuredProvider
 from plait.core import documents
 from plait.core.values import Json
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, StepError
+from plait.engine.stop import StopSignal
 
 DATA = Path(__file__).parents[2] / "data" / "providers"
 SYSTEM = Path(__file__).parents[3] / "src" / "plait" / "system" / "providers"

@@ -33,9 +33,9 @@ from plait.agents.budget import TurnBudget
 from plait.agents.messages import Message, ModelRequest, ToolOffer, ToolRequest
 from plait.agents.providers.client import pause_asked
 from plait.core.values import json_text
-from plait.engine.event_bus import StopSignal
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Interrupted, StepError
+from plait.engine.stop import StopSignal
 from share import examples
 
 PRICED = "prices: {gpt-5.4-mini: {input: 10, cached: 1, output: 100}, claude-sonnet-5: {input: 10, cached: 1, output: 100}}"

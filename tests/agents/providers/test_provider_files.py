@@ -34,9 +34,9 @@ from plait.app.toolbox import toolbox
 from plait.core import documents
 from plait.core.errors import InputError, PlaitError, TrustError
 from plait.core.json_schema import validator
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished
 from plait.engine.outcome import Succeeded
+from plait.engine.stop import StopSignal
 from plait.schema import PROVIDER
 from plait.schema.json_schema import json_schema
 from plait.schema.reference import render_reference

@@ -31,8 +31,8 @@ from plait.agents.providers.scripted import Scripted
 from plait.agents.providers.structured import StructuredProvider
 from plait.core.digests import json_digest
 from plait.core.errors import InputError
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Interrupted
+from plait.engine.stop import StopSignal
 
 
 def playing(

@@ -13,8 +13,8 @@ from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage, ToolR
 from plait.agents.providers.scripted import Scripted, scripted
 from plait.agents.providers.structured import StructuredProvider
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.engine.stop import StopSignal
 
 PAID = TokenUsage(10, 5, cost=0.5)
 

@@ -20,7 +20,7 @@ from plait.app.remote.jobs import (
 )
 from plait.app.remote.payload import SecretBytes
 from plait.app.remote.worker import stop_job
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 
 
 class Kept:

@@ -19,8 +19,8 @@ from plait.lang.environment import load_environment
 from plait.lang.workflow import read as workflow
 from plait.schema import Fields
 from plait.scope import Scope
-from plait.template import filters, program
-from plait.template.program import MAX_OUTPUT
+from plait.template import compiled, filters
+from plait.template.compiled import MAX_OUTPUT
 from plait.template.sinks import render_json
 from plait.template.template import RENDERINGS_UNTIL_HOT, compile_template
 from runs.stories import Place, new_place
@@ -304,7 +304,7 @@ def says(document: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (program, filters):
+    for module in (compiled, filters):
         monkeypatch.setattr(module, "MAX_OUTPUT", SMALL)
 
 

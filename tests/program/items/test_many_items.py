@@ -12,7 +12,8 @@ from plait.adapters.store.reader import Reader
 from plait.core.values import Json
 from plait.engine.events import EventRecord, ItemsReplayed, StepFinished
 from plait.engine.perform import StepContext
-from plait.program import map as map_step
+from plait.program import map_progress
+from plait.program.map import Map
 from plait.views.progress import Progress
 from runs.stories import Place, new_place
 
@@ -34,7 +35,7 @@ reduce:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = new_place(tmp_path, monkeypatch)
-    monkeypatch.setattr(map_step, "MANY", MANY)
+    monkeypatch.setattr(map_progress, "MANY", MANY)
     bad = {5, MANY - 1, ITEMS - 2}
     lines = (
         f'{{"n": {n}, "bad": {str(n in bad).lower()}, "where": "gone-{n}"}}\n' for n in range(ITEMS)
@@ -91,18 +92,18 @@ def test_a_retry_says_that_it_works_before_it_has_gone_through_the_items(
 ) -> None:
     run = place.run(FLOW.replace("max_failures: 3", "max_failures: 30")).result.run
     reported: list[str] = []
-    indexed, run_map = Reader._extend, map_step.Map.run
+    indexed, run_map = Reader._extend, Map.run
 
     def extended(self: Reader, last: int) -> None:
         reported.append("index")
         indexed(self, last)
 
-    def begun(self: map_step.Map, ctx: StepContext) -> Json:
+    def begun(self: Map, ctx: StepContext) -> Json:
         reported.append("map")
         return run_map(self, ctx)
 
     monkeypatch.setattr(Reader, "_extend", extended)
-    monkeypatch.setattr(map_step.Map, "run", begun)
+    monkeypatch.setattr(Map, "run", begun)
     monkeypatch.setattr(
         Reader.__init__, "__kwdefaults__", {"many": 1}
     )  # every journal is a long one

@@ -36,7 +36,7 @@ from plait.program.items.json_stream import stream_elements
 from plait.program.items.keys import CompactIntSet
 from plait.scope import Scope
 from plait.scope.expressions import compile_filter
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 from plait.template.template import Template, compile_template
 from share import examples
 

@@ -47,11 +47,11 @@ from plait.core.errors import InternalError, format_names
 from plait.core.hints import Final
 from plait.engine.backend import Finished, JobPacker, MapRun, Perform, RemoteBackend, WorkItem
 from plait.engine.context import RunContext
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Outcome, Skipped
 from plait.engine.perform import StepContext
 from plait.engine.step import Step
+from plait.engine.stop import StopSignal
 
 __all__ = ["CLOSING_IF_SILENT", "FETCHES", "DaskBackend", "DaskRun"]
 

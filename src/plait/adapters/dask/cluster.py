@@ -18,7 +18,7 @@ from plait.core.extras import install_extra
 from plait.core.grace import grace_seconds
 from plait.core.hints import Any, Final, Protocol
 from plait.core.records import dataclass, field
-from plait.engine.event_bus import StopSignal
+from plait.engine.stop import StopSignal
 
 POLL: Final = 0.05
 """Seconds between two checks whether something else is more urgent."""

@@ -30,7 +30,7 @@ from plait.core.records import dataclass, field_names, is_record, replace
 from plait.core.values import Json
 from plait.engine.event_bus import Mask
 from plait.engine.outcome import Failure, Skipped, Succeeded
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 
 IDENTITIES: Final = frozenset(
     {"path", "kind", "fingerprint", "code", "status", "to", "unjudged", "run", "used"}

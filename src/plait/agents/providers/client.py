@@ -48,7 +48,6 @@ from plait.core.masking import Masker, mask_value
 from plait.core.records import dataclass, replace
 from plait.core.secret_names import looks_secret
 from plait.core.values import MASK, Json
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import (
     Failure,
     Interrupted,
@@ -56,6 +55,7 @@ from plait.engine.outcome import (
     failure_kind_of_error,
     failure_kind_of_status,
 )
+from plait.engine.stop import StopSignal
 from plait.template.sinks import render_header, render_json, render_url
 from plait.tools.invocation import CallLimits, RequestCall
 

@@ -30,8 +30,8 @@ from plait.core.hints import Final, Literal
 from plait.core.masking import mask_value
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, Interrupted, StepError
+from plait.engine.stop import StopSignal
 
 LINES: Final = (".jsonl", ".ndjson")
 ENTRY: Final = ("ask", "answer")

@@ -11,8 +11,8 @@ from threading import Lock
 from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.agents.providers.structured import StructuredProvider
 from plait.core.hints import Any, TypeAlias
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, Interrupted, StepError, call_author_function
+from plait.engine.stop import StopSignal
 
 Response: TypeAlias = ModelResponse | str
 """A response, or only its text."""

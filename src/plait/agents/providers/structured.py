@@ -16,8 +16,8 @@ from plait.core.hints import Protocol
 from plait.core.json_schema import is_schema, schema_violations
 from plait.core.records import replace
 from plait.core.values import Json, json_text
-from plait.engine.event_bus import StopSignal
 from plait.engine.outcome import Failure, StepError
+from plait.engine.stop import StopSignal
 
 
 class Model(Protocol):

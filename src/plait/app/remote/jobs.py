@@ -26,9 +26,10 @@ from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json, Secret
 from plait.engine.context import RunContext, Secrets, new_run_context
-from plait.engine.event_bus import EventBus, StopSignal
+from plait.engine.event_bus import EventBus
 from plait.engine.journal import Journal
 from plait.engine.replay import Replay
+from plait.engine.stop import StopSignal
 from plait.lang.environment import FlowEnvironment
 from plait.lang.flow_text import FlowText
 from plait.lang.load import load_flow

@@ -26,12 +26,12 @@ from plait.core.hints import Final
 from plait.core.records import replace
 from plait.engine.backend import MapRun, WorkItem
 from plait.engine.context import RunContext
-from plait.engine.event_bus import StopSignal
 from plait.engine.events import Event, StepFinished, StepRetrying, Usage
 from plait.engine.journal import MemoryJournal, StepRecord
 from plait.engine.outcome import Aborted, DeadlineExceeded, Failed, Failure, Interrupted, Outcome
 from plait.engine.paths import item_name, join_path
 from plait.engine.perform import StepContext
+from plait.engine.stop import StopSignal
 from plait.program.map import remote_map_run
 
 POLL: Final = 0.1

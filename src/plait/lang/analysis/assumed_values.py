@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from plait.core.source import Source
 from plait.core.values import NOT_KNOWN, Json
+from plait.template.compiled import Answer, Piece
 from plait.template.nodes import Path
-from plait.template.program import Answer, Piece
 
 
 class Assumed:

@@ -22,9 +22,9 @@ from plait.lang.analysis.references import mentions_item
 from plait.lang.environment import env_files, read_env_file
 from plait.lang.parameters import flow_parameters
 from plait.lang.workflow.compose import Block, Blocks
+from plait.template.compiled import compile_text
 from plait.template.nodes import Alternative, ContextPlaceholder, Path
 from plait.template.profiles import profile_named
-from plait.template.program import program
 
 _SHELL_STEPS: Final = ("shell", "test")
 ANY_NAME: Final = BuiltinName(
@@ -224,7 +224,7 @@ def possible_values(node: Node, known: Callable[[str], tuple[Json, ...]]) -> tup
     written = text_value(node)
     if written is None or not written.startswith("$"):
         return ()
-    match program(written, profile_named("workflow")).parts:
+    match compile_text(written, profile_named("workflow")).parts:
         case (ContextPlaceholder(alternatives=(Alternative(Path(root, ()), ()),), filters=()),):
             return known(root)
     return ()

@@ -18,6 +18,7 @@ from plait.lang.analysis.names import BuiltinName
 from plait.lang.analysis.shell import shell_pieces
 from plait.scope import Scope
 from plait.scope.frames import ALIASES
+from plait.template.compiled import PlacedValue
 from plait.template.nodes import (
     Computed,
     ContextPlaceholder,
@@ -36,7 +37,6 @@ from plait.template.nodes import (
     nested_parts,
 )
 from plait.template.profiles import profile_named
-from plait.template.program import PlacedValue
 from plait.template.shell.binding import bind, plan
 from plait.template.shell.lexer import SlotContext, ValueSlot, analyse
 from plait.template.template import Leaf, compile_template
@@ -102,10 +102,10 @@ def explain(field: TextField, source: Source, scope: Scope) -> Explanation:
     leaf = compile_template(field.text, field.profile, source=source).leaf
     flaws = [
         Problem(f.what, Span(source, f.start, f.end), f.fix, code=f.code)
-        for f in leaf.program.flaws
+        for f in leaf.compiled.flaws
     ]
     places, runs_as, refused = _bind_field(field, leaf, scope) if field.shell else ({}, None, [])
-    rows = tuple(_rows(leaf.program.parts, field, source, scope, places))
+    rows = tuple(_rows(leaf.compiled.parts, field, source, scope, places))
     return Explanation(
         field.label, field.place, field.text, field.profile, rows, runs_as, (*flaws, *refused)
     )
@@ -256,10 +256,10 @@ def _bind_field(
     pieces = shell_pieces(leaf, field.known)
     slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     lexed = analyse(pieces, "sh")
-    places = {part.start: LEFT for part in leaf.program.parts if not isinstance(part, Text)}
+    places = {part.start: LEFT for part in leaf.compiled.parts if not isinstance(part, Text)}
     placeholders = {
         part.start: part
-        for part in leaf.program.parts
+        for part in leaf.compiled.parts
         if not isinstance(part, Text | FilledPlaceholder)
     }
     values = [_stand_in(placeholders[slot.start], field, leaf.source, scope) for slot in slots]

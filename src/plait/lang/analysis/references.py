@@ -43,7 +43,7 @@ def condition_names(node: nodes.Node, *, within: bool = False) -> Iterator[str]:
 def paths_in(template: str) -> Iterator[Path]:
     """Every path that a template reads; none if it cannot be parsed."""
     try:
-        parts = compile_template(template).leaf.program.parts
+        parts = compile_template(template).leaf.compiled.parts
     except PlaitError:
         return
     for placeholder in placeholders(parts):

@@ -53,7 +53,7 @@ def _of_url(url: documents.Scalar, known: KnownNames, *, allowed: bool) -> Itera
         leaf = compile_template(str(url.value), "workflow", source=url.source()).leaf
     except PlaitError:
         return  # the check of the template reports it
-    first = leaf.program.parts[0] if leaf.program.parts else Text("")
+    first = leaf.compiled.parts[0] if leaf.compiled.parts else Text("")
     if isinstance(first, Text):
         yield from _check_origin(first.text, leaf, url)
     elif not allowed and not _is_of_the_head(leaf, known):
@@ -65,13 +65,13 @@ def _of_url(url: documents.Scalar, known: KnownNames, *, allowed: bool) -> Itera
 def _check_origin(text: str, leaf: Leaf, url: documents.Scalar) -> Iterator[Problem]:
     scheme, _, rest = text.partition("://")
     host, *path = _END_OF_HOST.split(rest, maxsplit=1)
-    goes_on = not path and len(leaf.program.parts) > 1
+    goes_on = not path and len(leaf.compiled.parts) > 1
     is_http = scheme.lower() in ("http", "https") and not any(char in host for char in "@\\ ")
     if not (is_http and (host or goes_on)):
         what = "this is not the address of an HTTP server"
         yield Problem(what, url.span, "begin it with https:// and a host", code="url-origin")
     elif goes_on:
-        second = leaf.program.parts[1]
+        second = leaf.compiled.parts[1]
         assert not isinstance(second, Text), "text stands beside placeholders only"
         what = "a part of the host of this address comes from a value"
         fix = (

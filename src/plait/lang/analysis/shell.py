@@ -32,11 +32,11 @@ def shell_pieces(
     leaf: Leaf, known: Container[str], *, dialect: Dialect = "sh"
 ) -> list[str | ValueSlot]:
     """Shell text with a slot for every placeholder that a run fills; others belong to the shell."""
-    read = read_names(leaf.program.parts, leaf.source, dialect)
+    read = read_names(leaf.compiled.parts, leaf.source, dialect)
     own = read.assigned
     pieces: list[str | ValueSlot] = []
     slots = 0
-    for part in leaf.program.parts:
+    for part in leaf.compiled.parts:
         if isinstance(part, Text):
             pieces.append(part.text)
         elif isinstance(part, ContextPlaceholder) and (
@@ -70,9 +70,9 @@ def _formats(part: object) -> set[str]:
 
 def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the script sets and the flow knows: the script wins, which may surprise."""
-    read = read_names(leaf.program.parts, leaf.source, field.dialect)
+    read = read_names(leaf.compiled.parts, leaf.source, field.dialect)
     reported: set[str] = set()
-    for part in leaf.program.parts:
+    for part in leaf.compiled.parts:
         if not isinstance(part, ContextPlaceholder) or part.start not in read.own_placeholders:
             continue
         name = part.name
@@ -133,7 +133,7 @@ def _roots(slots: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
     """By name: the slots that hold its whole value."""
     places = {slot.start: number for number, slot in enumerate(slots)}
     found: dict[str, list[int]] = {}
-    for part in leaf.program.parts:
+    for part in leaf.compiled.parts:
         match part:
             case ContextPlaceholder(alternatives=(Alternative(Path(root, ())),), filters=()):
                 if part.start in places and not _formats(part) - {"opt"}:
@@ -147,7 +147,7 @@ _BARE: Final = lazy_pattern(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
 
 def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names that the shell reads as its own variables, so the value of the flow is not used."""
-    own = read_names(leaf.program.parts, leaf.source, field.dialect).assigned
+    own = read_names(leaf.compiled.parts, leaf.source, field.dialect).assigned
     for place in _ARITHMETIC.finditer(leaf.source.text):
         for found in _BARE.finditer(leaf.source.text, *place.span(1)):
             name = found.group()
@@ -165,11 +165,11 @@ def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
     """Names in shell expansions such as `${name%.c}` and `${#name}`, which know no values of the
     flow.
     """
-    read = read_names(leaf.program.parts, leaf.source, field.dialect)
+    read = read_names(leaf.compiled.parts, leaf.source, field.dialect)
     own = {*read.own_placeholders}
     placeholders = {
         part.start
-        for part in leaf.program.parts
+        for part in leaf.compiled.parts
         if isinstance(part, ContextPlaceholder)
         and part.start not in own
         and _is_filled(part, field.known, read.assigned)

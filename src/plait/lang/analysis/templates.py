@@ -25,6 +25,7 @@ from plait.lang.analysis.scopes import assumed
 from plait.lang.analysis.shell import check_names, check_shell, is_shell_variable
 from plait.lang.findings import Finding
 from plait.scope.frames import ALIASES
+from plait.template.compiled import follow_path
 from plait.template.nodes import (
     Computed,
     ContextPlaceholder,
@@ -36,7 +37,6 @@ from plait.template.nodes import (
     PromptPlaceholder,
     placeholders,
 )
-from plait.template.program import follow_path
 from plait.template.shell.script_names import Names, read_names
 from plait.template.template import compile_template
 
@@ -76,7 +76,7 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
     try:
         leaf = compile_template(str(field.scalar.value), profile, source=field.scalar.source()).leaf
         read = (
-            read_names(leaf.program.parts, leaf.source, field.dialect)
+            read_names(leaf.compiled.parts, leaf.source, field.dialect)
             if field.shell or field.is_script
             else NO_NAMES
         )
@@ -84,8 +84,8 @@ def check_template(field: TemplateField, profile: str) -> list[Finding]:
         return [
             Finding(Problem(p.what, field.scalar.span, p.fix, code=p.code)) for p in error.problems
         ]
-    found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.program.flaws]
-    for placeholder in placeholders(leaf.program.parts):
+    found = [_flaw(flaw, leaf, strict=field.strict) for flaw in leaf.compiled.flaws]
+    for placeholder in placeholders(leaf.compiled.parts):
         if placeholder.start not in read.own_placeholders:
             found += _placeholder_findings(placeholder, field, leaf, read.assigned)
     if field.shell:
@@ -106,7 +106,7 @@ def _too_long(
     field: TemplateField, leaf: Leaf, profile: str, own: frozenset[str]
 ) -> Iterator[Finding]:
     """A text or a tree that becomes too long with the known values."""
-    if field.root is None and not leaf.program.may_grow:
+    if field.root is None and not leaf.compiled.may_grow:
         return
     if field.root is not None and next(strings(field.root)) is not field.scalar:
         return  # a tree is filled once

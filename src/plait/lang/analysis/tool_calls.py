@@ -198,7 +198,7 @@ def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
     """Values that shell text may not contain at their place, as in a `shell:` step."""
     for place in places:
         if place.mark.language not in SHELLS or any(
-            flaw.fatal for flaw in place.leaf.program.flaws
+            flaw.fatal for flaw in place.leaf.compiled.flaws
         ):
             continue
         at = call.fields.get(id(place.leaf))

@@ -583,7 +583,7 @@ def _items_named(template: Template, task: str) -> list[str]:
     found = [
         part
         for leaf in template.leaves()
-        for part in leaf.program.parts
+        for part in leaf.compiled.parts
         if isinstance(part, ContextPlaceholder)
     ]
     paths = [

@@ -433,7 +433,7 @@ def _template_paths(field: TemplateField) -> Iterator[tuple[Path, Span]]:
         leaf = compile_template(str(field.scalar.value), "graph", source=field.scalar.source()).leaf
     except PlaitError:
         return  # `check_template` reports it
-    for placeholder in placeholders(leaf.program.parts):
+    for placeholder in placeholders(leaf.compiled.parts):
         if (
             not isinstance(placeholder, ContextPlaceholder)
             or placeholder.default is not None

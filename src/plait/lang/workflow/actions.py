@@ -17,7 +17,7 @@ from plait.lang.common import (
 )
 from plait.program.action_step import Action
 from plait.program.actions.shell import ShellAction
-from plait.program.map import CommandSource, Source, ValueSource, foreach
+from plait.program.foreach import CommandSource, Source, ValueSource, foreach
 from plait.program.step_list import BlockAction, join_fingerprints
 from plait.schema import Fields, text_template, to_template
 from plait.template.template import Template

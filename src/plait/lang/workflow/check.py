@@ -509,7 +509,7 @@ def _too_early(scalar: documents.Scalar, later: set[str]) -> Iterator[Problem]:
         leaf = compile_template(str(scalar.value), "workflow", source=scalar.source()).leaf
     except PlaitError:
         return  # the check of the template reports it
-    for placeholder in placeholders(leaf.program.parts):
+    for placeholder in placeholders(leaf.compiled.parts):
         if (
             not isinstance(placeholder, ContextPlaceholder)
             or placeholder.bare

@@ -35,7 +35,7 @@ def _field_secrets(field: TemplateField, scope: Scope) -> Iterator[str]:
         return
     if _VARIABLE.search(field.path):
         yield from secrets_in(_try_render(text, scope))
-    for placeholder in placeholders(compile_template(text, "workflow").leaf.program.parts):
+    for placeholder in placeholders(compile_template(text, "workflow").leaf.compiled.parts):
         if isinstance(placeholder, ContextPlaceholder):
             yield from secrets_in(_try_render(text[placeholder.start : placeholder.end], scope))
 

@@ -195,7 +195,7 @@ def _script(node: Scalar, repair: str) -> Iterator[Finding]:
 
 
 def _pieces(leaf: Leaf) -> Iterator[str | ValueSlot]:
-    for index, part in enumerate(leaf.program.parts):
+    for index, part in enumerate(leaf.compiled.parts):
         yield part.text if isinstance(part, Text) else ValueSlot(index, part.start, part.end)
 
 

@@ -23,9 +23,9 @@ from plait.engine.perform import StepContext
 from plait.engine.step import Plan
 from plait.program.actions.shell import command_title
 from plait.program.ports import Http
+from plait.template.compiled import PlacedValue
 from plait.template.filters import holds_secret
 from plait.template.nodes import ContextPlaceholder, Path, Text
-from plait.template.program import PlacedValue
 from plait.template.sinks import (
     drop_unanswered,
     is_author_placeholder,
@@ -188,7 +188,7 @@ JSON: Final = "application/json"
 
 def is_host_from_data(url: Template, scope: Scope) -> bool:
     """Whether the host comes from data, so that it must not lead to a private address."""
-    first = next(iter(url.leaf.program.parts), Text(""))
+    first = next(iter(url.leaf.compiled.parts), Text(""))
     if isinstance(first, Text):
         return False
     roots = origin_roots(url.leaf)
@@ -202,7 +202,7 @@ def is_host_from_data(url: Template, scope: Scope) -> bool:
 
 def origin_roots(url: Leaf) -> tuple[str, ...] | None:
     """The variables that decide where a request goes; None: not only variables decide it."""
-    first = next(iter(url.program.parts), Text(""))
+    first = next(iter(url.compiled.parts), Text(""))
     if not isinstance(first, ContextPlaceholder) or not all(
         isinstance(part, Text) for part in first.default or ()
     ):

@@ -86,7 +86,7 @@ class ShellAction:
     def bind(self, values: Values) -> BoundScript:
         dialect: Literal["sh", "bash"] = "bash" if self.shell == "bash" else "sh"
         bound = bind_shell(self.script, values, strict=self.strict, dialect=dialect)
-        if not self.script.leaf.program.placeholder_count:
+        if not self.script.leaf.compiled.placeholder_count:
             self._constant.append(bound)
         return bound
 

@@ -26,8 +26,8 @@ from plait.engine.outcome import Failure, StepError
 from plait.engine.perform import StepContext
 from plait.engine.step import Plan
 from plait.program.ports import Files
+from plait.template.compiled import Piece, PlacedValue
 from plait.template.nodes import ContextPlaceholder, Path, Text, placeholders
-from plait.template.program import Piece, PlacedValue
 from plait.template.sinks import render_text
 from plait.template.template import Leaf, Template
 
@@ -104,7 +104,7 @@ def _has_unknown(content: Template, scope: Scope) -> bool:
         and placeholder.default is None
         and _is_missing(placeholder, scope)
         for leaf in content.leaves()
-        for placeholder in placeholders(leaf.program.parts)
+        for placeholder in placeholders(leaf.compiled.parts)
     )
 
 
@@ -128,7 +128,7 @@ def _require_valid_path(path: str, template: Template) -> None:
 
 
 def _is_one_placeholder(leaf: Leaf) -> bool:
-    parts = leaf.program.parts
+    parts = leaf.compiled.parts
     return len(parts) == 1 and not isinstance(parts[0], Text)
 
 
@@ -137,7 +137,7 @@ def content_problem(content: Template, format: FileFormat) -> Problem | None:
     if format == "text" or not isinstance(content.root, Leaf) or _is_one_placeholder(content.root):
         return None
     source = content.leaf.source
-    parts = content.leaf.program.parts
+    parts = content.leaf.compiled.parts
     if format == "yaml":
         try:
             _parse_yaml(content)
@@ -197,7 +197,7 @@ def _parse_yaml(content: Template) -> Json:
     """
     from plait.core.documents import parse
 
-    if any(not isinstance(part, Text) for part in content.leaf.program.parts):
+    if any(not isinstance(part, Text) for part in content.leaf.compiled.parts):
         raise InputError(
             "text with variables in it cannot be written as YAML: a value could change what it "
             "means",

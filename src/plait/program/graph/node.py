@@ -19,7 +19,7 @@ from plait.engine.paths import CALL, join_path, repeated_name
 from plait.engine.step import Composite, FunctionAction, LeafStep, Policy
 from plait.program.graph.calls import call_for_each, call_result
 from plait.program.graph.edges import choose_edge
-from plait.template.program import require_bounded
+from plait.template.compiled import require_bounded
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from plait.program.graph.calls import Action
     from plait.program.graph.graph_step import GraphRun
     from plait.program.graph.spec import NodeSpec
+    from plait.template.compiled import Answer, Piece
     from plait.template.nodes import Path
-    from plait.template.program import Answer, Piece
     from plait.template.template import Template
 
 
@@ -60,7 +60,7 @@ class NodeScope:
 
     def lookup(self, path: Path) -> Answer:
         from plait.core.values import UNDEFINED
-        from plait.template.program import follow_path
+        from plait.template.compiled import follow_path
 
         found = self.names.get(path.root, UNDEFINED)
         return self.fallback(path) if found is UNDEFINED else follow_path(found, path.keys)

@@ -51,7 +51,7 @@ def command_problem(template: Template, span: Span, directory: str | None) -> Pr
 def _literal_text(template: Template) -> str:
     """The text of the author; a placeholder counts as some word."""
     return "".join(
-        part.text if isinstance(part, Text) else "x" for part in template.leaf.program.parts
+        part.text if isinstance(part, Text) else "x" for part in template.leaf.compiled.parts
     )
 
 

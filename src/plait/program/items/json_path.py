@@ -16,9 +16,9 @@ from plait.core.errors import InputError
 from plait.core.records import dataclass, field
 from plait.core.source import Source
 from plait.core.values import UNDEFINED, Json
+from plait.template.compiled import follow_path
 from plait.template.json_paths import Query, chooses_one_by_one, compile_query, is_wildcard
 from plait.template.operators import type_name
-from plait.template.program import follow_path
 
 
 @dataclass(frozen=True, slots=True)

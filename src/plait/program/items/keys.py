@@ -19,7 +19,7 @@ from plait.core.source import Span
 from plait.core.values import Json, json_text, text
 from plait.scope import Scope
 from plait.scope.item_paths import item_facts
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 from plait.template.template import Template
 
 MAX_KEY: Final = 64

@@ -31,8 +31,8 @@ from plait.program.items.spec import (
     InputSpec,
     ItemsInput,
 )
+from plait.template.compiled import Lookup
 from plait.template.nodes import Text
-from plait.template.program import Lookup
 from plait.template.template import Template
 
 CHUNK: Final = 1 << 18
@@ -223,7 +223,7 @@ def _exists(path: str, directory: str) -> bool:
 
 
 def _no_file(path: str, template: Template, span: Span, directory: str) -> InputError:
-    fixed = all(isinstance(part, Text) for part in template.leaf.program.parts)
+    fixed = all(isinstance(part, Text) for part in template.leaf.compiled.parts)
     meant = _nearest_file(path, directory) if fixed else None
     fix = (
         f"did you mean '{printable_name(meant)}'? " if meant else ""
@@ -253,7 +253,7 @@ NO_FOLDER: Final = "correct the path; to run a command, write input: {command: â
 
 def _is_glob(template: Template) -> bool:
     """Whether the author wrote a pattern; characters in a value do not count."""
-    parts = template.leaf.program.parts
+    parts = template.leaf.compiled.parts
     return any(isinstance(part, Text) and _MAGIC.search(part.text) for part in parts)
 
 

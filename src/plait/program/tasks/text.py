@@ -16,6 +16,7 @@ from plait.core.records import dataclass, replace
 from plait.core.source import Source, Span
 from plait.core.values import UNDEFINED, Json, json_text, text
 from plait.program.tasks.model import Agent, EnsembleSpec, MapReduce, Task, TaskOutput
+from plait.template.compiled import FALLBACK_ROOTS, follow_path
 from plait.template.grammar import parse_path
 from plait.template.nodes import (
     ContextPlaceholder,
@@ -26,7 +27,6 @@ from plait.template.nodes import (
     Text,
     placeholders,
 )
-from plait.template.program import FALLBACK_ROOTS, follow_path
 from plait.template.template import Leaf, Template, compile_template
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class TaskTemplates:
         elif item is not None:
             known |= {name for name in template.placeholders if is_item_name(name, item)}
         leaf = template.leaf
-        absent = [one for one in placeholders(leaf.program.parts) if one.name not in known]
+        absent = [one for one in placeholders(leaf.compiled.parts) if one.name not in known]
         if absent:
             names = list(dict.fromkeys(one.name for one in absent))
             yield names, leaf.source.text, _place(leaf, absent[0])
@@ -318,7 +318,7 @@ def _fill_task(
 
 def _filler(template: Template) -> Filler:
     """A function that fills a text by joining its pieces: fast without compiling."""
-    parts = template.leaf.program.parts
+    parts = template.leaf.compiled.parts
     if template.counted or not all(isinstance(part, Text | PromptPlaceholder) for part in parts):
         return template.render
     written = [part.text if isinstance(part, Text) else "" for part in parts]
@@ -370,7 +370,7 @@ def required_placeholders(template: Template) -> list[tuple[Leaf, Placeholder]]:
     return [
         (leaf, part)
         for leaf in template.leaves()
-        for part in leaf.program.parts
+        for part in leaf.compiled.parts
         if isinstance(part, ContextPlaceholder | InputPlaceholder) and not _is_optional(part)
     ]
 

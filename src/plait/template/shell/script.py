@@ -17,6 +17,7 @@ from plait.core.hints import Final
 from plait.core.patterns import lazy_pattern
 from plait.core.source import Source
 from plait.core.values import Unknown, reveal_text
+from plait.template.compiled import CompiledTemplate, Lookup, PlacedValue
 from plait.template.nodes import (
     Alternative,
     ContextPlaceholder,
@@ -27,7 +28,6 @@ from plait.template.nodes import (
     Placeholder,
     Text,
 )
-from plait.template.program import Lookup, PlacedValue, Program
 from plait.template.shell.binding import BoundScript, Plan, Trusted, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot, analyse
 from plait.template.shell.script_names import (
@@ -116,7 +116,7 @@ class Script:
     """A template without the placeholders that the shell expands."""
 
     def __init__(self, leaf: Leaf, assigned: frozenset[str], dialect: Dialect) -> None:
-        self.template = Template(leaf, leaf.program.profile)
+        self.template = Template(leaf, leaf.compiled.profile)
         self.assigned = assigned
         """Variables that the script sets itself: `${x}` of them is never missing."""
         self._leaf = leaf
@@ -139,7 +139,7 @@ class Script:
     def _pieces(self, answered: tuple[bool, ...]) -> list[Piece]:
         pieces: list[Piece] = []
         count = 0
-        for part, is_value in zip(self._leaf.program.parts, answered, strict=True):
+        for part, is_value in zip(self._leaf.compiled.parts, answered, strict=True):
             if not is_value or isinstance(part, Text):
                 pieces.append(part_source(part, self._leaf.source))
                 continue
@@ -162,17 +162,17 @@ class _Read:
     """The part of a script's analysis that depends on no name."""
 
     def __init__(self, leaf: Leaf, dialect: Dialect) -> None:
-        read = read_names(leaf.program.parts, leaf.source, dialect)
+        read = read_names(leaf.compiled.parts, leaf.source, dialect)
         assigned = read.assigned
         if read.own_placeholders:
             leaf = _with_parts(
-                leaf, tuple(restore_source(leaf.program.parts, leaf.source, read.own_placeholders))
+                leaf, tuple(restore_source(leaf.compiled.parts, leaf.source, read.own_placeholders))
             )
         self._leaf, self._dialect = leaf, dialect
         self.script = Script(leaf, assigned, dialect)
         self.defaulted = tuple(
             (part.start, name)
-            for part in leaf.program.parts
+            for part in leaf.compiled.parts
             if isinstance(part, ContextPlaceholder)
             and (name := _name_with_default(part)) is not None
             if name in assigned or _ENV_NAME.fullmatch(name)
@@ -192,7 +192,7 @@ class _Read:
         return known
 
     def _with_expansions(self, starts: frozenset[int]) -> Parts:
-        parts = self._leaf.program.parts
+        parts = self._leaf.compiled.parts
         slots = [
             part.text if isinstance(part, Text) else ValueSlot(index, part.start, part.end)
             for index, part in enumerate(parts)
@@ -219,7 +219,7 @@ _ENV_NAME: Final = lazy_pattern(r"[A-Z_][A-Z0-9_]*+")
 
 
 def _with_parts(leaf: Leaf, parts: Parts) -> Leaf:
-    return Leaf(Program(parts, leaf.program.profile, leaf.program.flaws), leaf.source)
+    return Leaf(CompiledTemplate(parts, leaf.compiled.profile, leaf.compiled.flaws), leaf.source)
 
 
 def _name_with_default(placeholder: ContextPlaceholder) -> str | None:

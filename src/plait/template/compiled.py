@@ -186,7 +186,7 @@ class PlainLookup:
         return UNDEFINED
 
 
-class Program:
+class CompiledTemplate:
     """A template ready to be rendered; shared by every place where its text stands."""
 
     __slots__ = (
@@ -398,17 +398,17 @@ def has_repeated(names: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=2048)
-def _small_program(text: str, profile: str) -> Program:
+def _compile_small(text: str, profile: str) -> CompiledTemplate:
     parsed = parse(text, profile)
-    return Program(parsed.parts, PROFILES[profile], parsed.flaws)
+    return CompiledTemplate(parsed.parts, PROFILES[profile], parsed.flaws)
 
 
-def program(text: str, profile: Profile) -> Program:
-    """The program of a text; made once per text and profile."""
+def compile_text(text: str, profile: Profile) -> CompiledTemplate:
+    """The compiled form of a text; made once per text and profile."""
     if len(text) <= SMALL_TEXT:
-        return _small_program(text, profile.name)
+        return _compile_small(text, profile.name)
     parsed = parse(text, profile)
-    return Program(parsed.parts, profile, parsed.flaws)
+    return CompiledTemplate(parsed.parts, profile, parsed.flaws)
 
 
 def resolve_placeholder(part: Part, get: Getter, rendering: Rendering) -> Answer:
@@ -632,7 +632,7 @@ def _make_computed(computed: Computed, profile: Profile) -> Getter:
 
 
 def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
-    kind, argument = computed.kind, Program(computed.argument, profile)
+    kind, argument = computed.kind, CompiledTemplate(computed.argument, profile)
 
     def find(rendering: Rendering) -> Answer:
         unknown, unanswered = rendering.unknown, len(rendering.missing) + len(rendering.unanswered)
@@ -647,8 +647,8 @@ def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
 
 
 def _command(computed: Computed, profile: Profile) -> Getter:
-    argument = Program(computed.argument, profile)
-    known: list[Program] = []
+    argument = CompiledTemplate(computed.argument, profile)
+    known: list[CompiledTemplate] = []
     """The argument without the placeholders that name variables of the command itself."""
 
     def find(rendering: Rendering) -> Answer:
@@ -657,7 +657,9 @@ def _command(computed: Computed, profile: Profile) -> Getter:
             from plait.template.shell.script_names import without_own_placeholders
 
             known.append(
-                Program(without_own_placeholders(argument.parts, rendering.source), profile)
+                CompiledTemplate(
+                    without_own_placeholders(argument.parts, rendering.source), profile
+                )
             )
         return rendering.lookup.command(known[0].pieces(rendering), rendering.source)
 
@@ -750,7 +752,7 @@ def _default_value(parts: Parts, profile: Profile) -> Getter:
     if all(isinstance(part, Text) for part in parts):
         constant = "".join(part.text for part in parts if isinstance(part, Text))
         return lambda _: constant
-    inner = Program(parts, profile)
+    inner = CompiledTemplate(parts, profile)
     return inner.value if inner.whole else inner.text_or_secret
 
 

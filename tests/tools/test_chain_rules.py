@@ -9,7 +9,7 @@ import pytest
 from plait.core.errors import InputError
 from plait.core.source import Source, Span
 from plait.tools.chain import Chain
-from plait.tools.rules import check_pairs, short_id, validate
+from plait.tools.chain_rules import check_pairs, short_id, validate
 from plait.tools.spaces import Space, SpaceName
 from plait.tools.tool_file import Constraint, Entry, Header, ToolFile, parse_header
 
