@@ -77,6 +77,12 @@ class Received:
         ]
 
     @property
+    def bytes(self) -> bytes:
+        """All that was received."""
+        requests = (*self.traces, *self.metrics, *self.logs)
+        return b"".join(one.SerializeToString() for one in requests)
+
+    @property
     def names(self) -> Counter[str]:
         return Counter(span.name for span in self.spans)
 
