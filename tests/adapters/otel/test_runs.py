@@ -413,6 +413,21 @@ def test_the_run_is_a_child_of_the_traceparent_also_when_it_is_resumed(
         assert {parent[36:52] for parent, _ in lines} == ids
 
 
+def test_a_state_without_a_valid_parent_is_not_passed_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("TRACEPARENT", f"{PARENT}\nX: y")
+        monkeypatch.setenv("TRACESTATE", "vendor=1")
+        place.done("setup:\n  - shell: 'echo \"$TRACEPARENT [$TRACESTATE]\" > seen'\n")
+        root = received.require_one_tree()
+        parent, state = place.text("seen").split()
+        assert parent[3:35] == root.trace_id.hex() != PARENT[3:35]
+        assert state == "[]"
+        assert {one.trace_state for one in received.spans} == {""}
+
+
 def test_a_parent_that_is_not_sampled_decides(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
