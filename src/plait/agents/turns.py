@@ -96,7 +96,8 @@ class ModelTurn:
         except StepError as error:
             response = _bad_answer(error, run.secrets.mask)
         stream.finish()
-        record = mask_value(self.record(response, time.monotonic() - began), run.secrets.mask)
+        record = self.record(response, time.monotonic() - began)
+        record = mask_value({**record, "provider": self.provider.name}, run.secrets.mask)
         failure = self.failure(response)
         facts = {"result": record, "model": self.request.model or response.model}
         run.hooks.notify_after(ctx, "turn_finished", {**self.context(), **facts})

@@ -129,12 +129,13 @@ class RunTrace:
         return f"00-{self.trace_id}-{own}-{SAMPLED if self.is_sampled else 0:02x}"
 
     def environment(self, path: str, retries: str = "") -> dict[str, str]:
-        """Return the variables for a process."""
-        env = {TRACEPARENT: self.traceparent(path, retries)}
-        return {**env, TRACESTATE: self.tracestate} if self.tracestate else env
+        """Return the variables for a process; an empty one hides a state of another trace."""
+        return {TRACEPARENT: self.traceparent(path, retries), TRACESTATE: self.tracestate}
 
     def headers(self, path: str, retries: str = "") -> tuple[tuple[str, str], ...]:
         """Return the same as headers of a request, or as `_meta` of an MCP call."""
         return tuple(
-            (name.lower(), value) for name, value in self.environment(path, retries).items()
+            (name.lower(), value)
+            for name, value in self.environment(path, retries).items()
+            if value
         )

@@ -46,7 +46,6 @@ class Received:
     metrics: list[ExportMetricsServiceRequest] = field(default_factory=list)
     logs: list[ExportLogsServiceRequest] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
-    came: threading.Event = field(default_factory=threading.Event)
     url: str = ""
     status: int = 200
     rejected: int = 0
@@ -58,7 +57,6 @@ class Received:
     def handle_trace(self, request: ExportTraceServiceRequest, headers: dict[str, str]) -> None:
         self.traces.append(request)
         self.headers.append({name.lower(): one for name, one in headers.items()})
-        self.came.set()
 
     def handle_metrics(self, request: ExportMetricsServiceRequest, _: dict[str, str]) -> None:
         self.metrics.append(request)
@@ -75,6 +73,12 @@ class Received:
             for scope in block.scope_spans
             for span in scope.spans
         ]
+
+    @property
+    def bytes(self) -> bytes:
+        """All that was received."""
+        requests: list[Any] = [*self.traces, *self.metrics, *self.logs]
+        return b"".join(one.SerializeToString() for one in requests)
 
     @property
     def names(self) -> Counter[str]:

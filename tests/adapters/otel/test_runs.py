@@ -17,8 +17,10 @@ import pytest
 
 from adapters.otel.collector import WAIT, Received, attributes, collector, free_port, real_sink
 from lang.graph.graphs import graph_place, tool, trusted
+from plait.adapters.otel.exporter import read_state
 from plait.app.runs import flow_store
 from plait.core.extras import install_extra
+from plait.engine.events import StepFinished
 from plait.engine.trace import parse_traceparent
 from runs.stories import Place, new_place
 
@@ -196,6 +198,20 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
+def wait_for_state(place: Place, process: subprocess.Popen[str]) -> None:
+    """Wait until `otel.json` says that the ten steps before the pipe were sent."""
+    for _ in range(int(WAIT * 100)):
+        for file in place.root.glob(".ai/state/runs/*/otel.json"):
+            with flow_store(str(place.root)).open(file.parent.name, write=False) as opened:
+                records = list(opened.journal.events())
+            ended = [one.number for one in records if isinstance(one.event, StepFinished)]
+            if len(ended) == 10 and read_state(str(file.parent)) >= ended[-1]:
+                return
+        assert process.poll() is None, "plait ended too early"
+        threading.Event().wait(0.01)
+    raise AssertionError("not all spans were sent")
+
+
 def all_spans(times: int = 1) -> Counter[str]:
     once = {
         "run flow": 1,
@@ -223,7 +239,7 @@ def test_a_run_that_was_cut_off_and_resumed_is_one_trace_without_duplicates(
                               stdout=subprocess.DEVNULL, text=True) as process:  # fmt: skip
             wait_for(place.root / "waits", process)
             if delay == "50":
-                assert received.came.wait(WAIT)
+                wait_for_state(place, process)
             process.send_signal(sign)
             process.wait(WAIT)
         assert not any(span.name == "run flow" for span in received.spans)
@@ -295,9 +311,27 @@ def test_an_agent_with_tools_follows_the_conventions(
         assert call["gen_ai.tool.name"] == "demo/mark"
         (agent,) = [one for one in received.spans if one.name.startswith("invoke_agent")]
         assert attributes(agent)["gen_ai.usage.input_tokens"] == 30
-        said = b"".join(one.SerializeToString() for one in received.traces)
-        assert (b"done-text" in said) is content
+        said = received.bytes
+        assert [(b"Do it" in said), (b"done-text" in said), (b"secret-line" in said)] == [
+            content
+        ] * 3
+        assert facts["gen_ai.provider.name"] == "replay"
+        assert attributes(agent)["gen_ai.provider.name"] == "replay"
+        assert attributes(agent)["gen_ai.agent.name"] == "helper"
+        assert facts["gen_ai.response.finish_reasons"] == ["tool_call"]
+        assert attributes(turns[1])["gen_ai.response.finish_reasons"] == ["stop"]
         assert ("gen_ai.tool.call.arguments" in call) is content
+        if content:
+            (asked,) = json.loads(facts["gen_ai.input.messages"])
+            assert asked == {"role": "user", "parts": [{"type": "text", "content": "Do it."}]}
+            request = {"type": "tool_call", "id": "call_1", "name": "demo__mark", "arguments": {"line": "secret-line"}}  # fmt: skip
+            assert json.loads(facts["gen_ai.output.messages"]) == [
+                {"role": "assistant", "parts": [request], "finish_reason": "tool_call"}
+            ]
+            answer = {"type": "text", "content": "done-text"}
+            assert json.loads(attributes(turns[1])["gen_ai.output.messages"]) == [
+                {"role": "assistant", "parts": [answer], "finish_reason": "stop"}
+            ]
         tokens = {
             attributes(point)["gen_ai.token.type"]: point.sum
             for point in received.last_metrics["gen_ai.client.token.usage"].histogram.data_points
@@ -305,6 +339,46 @@ def test_an_agent_with_tools_follows_the_conventions(
         assert tokens == {"input": 30, "output": 5}
         cost = received.last_metrics["plait.usage.cost"].sum.data_points
         assert sum(point.as_double for point in cost) == 0.75
+
+
+WITHOUT_NAMES = """\
+steps:
+  - {prompt: "prompt-text one"}
+  - {prompt: "prompt-text two", on_failure: true}
+  - {agent: "prompt-text three", continue_on_error: true}
+  - {prompt: {prompt: "prompt-text four", tools: [demo/fail]}}
+  - {shell: 'printf "output-%s" text >&2; exit 3', continue_on_error: true}
+  - {tool: demo/fail, params: {line: x}, continue_on_error: true}
+"""
+FAIL = "def execute(params, project_path):\n    raise ValueError('output-' + 'text')\n"
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_prompts_answers_and_outputs_are_sent_only_if_they_are_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, content: bool
+) -> None:
+    tool(place, "demo/fail", FAIL)
+    request = {"name": "demo__fail", "arguments": {"line": "argument-text"}}
+    place.write("replay.yaml", [
+        {"ask": "prompt-text one", "answer": {"text": "answer-text"}},
+        {"ask": "prompt-text two", "answer": {"text": "answer-text", "ending": "refused"}},
+        {"ask": "prompt-text four", "answer": {"uses": [request]}},
+        {"ask": None, "answer": {"text": "answer-text"}},
+    ])  # fmt: skip
+    monkeypatch.setenv("PLAIT_CLAUDE", "/nowhere/claude")
+    with collector() as received:
+        place.write(
+            ".ai/plait.yaml",
+            f"telemetry: {{endpoint: '{received.url}', content: {json.dumps(content)}}}\n",
+        )
+        trusted(place)
+        ran = place.run(WITHOUT_NAMES)
+        assert ran.result.status == "done", ran.message
+        received.require_one_tree()
+        for words in (b"prompt-text", b"answer-text", b"argument-text", b"output-text"):
+            assert (words in received.bytes) is content, words
+        agents = [attributes(one) for one in received.spans if one.name.startswith("invoke_agent")]
+        assert [one.get("gen_ai.agent.name") for one in agents] == [None, "agent"]
 
 
 # ── many items, sampling ─────────────────────────────────────────────────
@@ -353,6 +427,21 @@ def test_the_run_is_a_child_of_the_traceparent_also_when_it_is_resumed(
         lines = [line.split() for line in place.text("seen").splitlines()]
         assert {state for _, state in lines} == {"vendor=1"}
         assert {parent[36:52] for parent, _ in lines} == ids
+
+
+def test_a_state_without_a_valid_parent_is_not_passed_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("TRACEPARENT", f"{PARENT}\nX: y")
+        monkeypatch.setenv("TRACESTATE", "vendor=1")
+        place.done("setup:\n  - shell: 'echo \"$TRACEPARENT [$TRACESTATE]\" > seen'\n")
+        root = received.require_one_tree()
+        parent, state = place.text("seen").split()
+        assert parent[3:35] == root.trace_id.hex() != PARENT[3:35]
+        assert state == "[]"
+        assert {one.trace_state for one in received.spans} == {""}
 
 
 def test_a_parent_that_is_not_sampled_decides(

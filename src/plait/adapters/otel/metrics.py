@@ -92,12 +92,8 @@ class RunMetrics:
 
     def _add_turn(self, span: Span) -> None:
         facts = dict(span.attributes)
-        model = (
-            ((names.REQUEST_MODEL, facts[names.REQUEST_MODEL]),)
-            if names.REQUEST_MODEL in facts
-            else ()
-        )
-        about: Attributes = ((names.OPERATION, names.CHAT), *model)
+        shared = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL)
+        about: Attributes = tuple((name, facts[name]) for name in shared if name in facts)
         failed = ((names.ERROR_TYPE, span.error),) if span.error else ()
         self._record(names.MODEL_DURATION, MODEL_SECONDS, span, (*about, *failed))
         for name, type in ((names.INPUT_TOKENS, "input"), (names.OUTPUT_TOKENS, "output")):

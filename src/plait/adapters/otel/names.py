@@ -40,6 +40,7 @@ ERROR_TYPE: Final = "error.type"
 EXIT_CODE: Final = "process.exit.code"
 HTTP_STATUS: Final = "http.response.status_code"
 OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
@@ -54,11 +55,17 @@ TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 """Content."""
 TOOL_RESULT: Final = "gen_ai.tool.call.result"
 """Content."""
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+"""Content."""
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+"""Content."""
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 """Content."""
 
 CHAT, INVOKE_AGENT, EXECUTE_TOOL = "chat", "invoke_agent", "execute_tool"
 """Values of OPERATION."""
+FINISHES: Final = {"end": "stop", "tools": "tool_call", "refused": "content_filter"}
+"""Values of FINISH_REASONS, by the word that Plait records for why a response ended."""
 
 # ── metrics ──────────────────────────────────────────────────────────────
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import socket
+import threading
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from plait.adapters.otel.settings import Endpoint
@@ -66,13 +69,14 @@ class Sender:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._connect(seconds)
-        if connection.sock is not None:
-            connection.sock.settimeout(seconds)
-        connection.timeout = seconds
-        connection.request("POST", target, message, headers)
-        answer = connection.getresponse()
-        body = answer.read(MOST_ANSWER)
-        if answer.will_close or len(body) == MOST_ANSWER:
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(seconds)
+        with _TimeLimit(connection.sock, seconds):
+            connection.request("POST", target, message, headers)
+            answer = connection.getresponse()
+            body = answer.read(MOST_ANSWER)
+        if answer.will_close or not answer.isclosed():
             self.close()
         if not 200 <= answer.status < 300:
             raise NotTaken(f"it answered {answer.status}")
@@ -89,6 +93,32 @@ class Sender:
         if endpoint.client_certificate:
             tls.load_cert_chain(endpoint.client_certificate, endpoint.client_key or None)
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
+
+
+class _TimeLimit:
+    """Ends an exchange that takes longer; TimeoutError.
+
+    The time limit of a socket is for one read, and a server may send a byte every second.
+    """
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        self._is_over = False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        self._timer.cancel()
+        if error is not None and self._is_over:
+            raise TimeoutError from None
+
+    def _end(self) -> None:
+        self._is_over = True
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
 def _reason(error: Exception) -> str:

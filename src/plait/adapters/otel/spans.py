@@ -28,7 +28,7 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.engine.kinds import failure_kinds
+from plait.engine.kinds import failure_kinds, step_kind
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from plait.engine.paths import (
     last_name,
@@ -87,6 +87,13 @@ class Log(NamedTuple):
     path: str
 
 
+class _Turn(NamedTuple):
+    path: str
+    requests: tuple[Mapping[str, Json], ...]
+    """Its tool requests."""
+    provider: Attributes
+
+
 class RunSpans:
     """Folds events, in the order of the journal, to spans."""
 
@@ -120,8 +127,8 @@ class RunSpans:
         self._ended: array[int] | None = None
         self._ids: dict[str, bytes] = {}
         """Cache: ids by path; that of a step around is needed for each step inside."""
-        self._uses: dict[str, tuple[str, tuple[Mapping[str, Json], ...]]] = {}
-        """By path of an agent: its last turn, and the tool requests of that."""
+        self._turns: dict[str, _Turn] = {}
+        """By path of a step that asks a model: its last turn."""
 
     def add(self, record: EventRecord) -> list[Span]:
         """Take one event in; return the spans that it completes."""
@@ -136,7 +143,8 @@ class RunSpans:
             case ItemsCounted(path, total):
                 self.waiting[path] = total
             case Note(path, message, warning):
-                self._log(record.at, WARN if warning else INFO, message, path)
+                if warning or self._content:  # a note may quote what a program printed
+                    self._log(record.at, WARN if warning else INFO, message, path)
             case RunStarted():
                 self._start_run(event, record)
             case RunEnded():
@@ -155,7 +163,7 @@ class RunSpans:
         self._ids.clear()
         self._retried.clear()
         self._starts.clear()
-        self._uses.clear()
+        self._turns.clear()
         self.waiting.clear()
         how = "resumed" if event.resumed else "started"
         self._log(record.at, INFO, f"run {event.run} {how}", "")
@@ -195,21 +203,23 @@ class RunSpans:
         if above in self.waiting and kind == "item":
             self.waiting[above] -= 1
         attempt = self._retried.pop(path, 0)
+        turn = self._turns.pop(path, None) if self._turns else None
         started = self._starts.pop(path, at)
         status, error, message, attributes = self._outcome(outcome)
+        title = event.title if self._content else _plain_title(event)
         name, is_client = _plain_name(kind, path), kind == "http"
         if kind in WITH_VALUE:
-            more, name, is_client = self._describe(event, name)
+            more, name, is_client = self._describe(event, name, turn)
             attributes += more
         if self._content and isinstance(outcome, Succeeded) and kind not in (TURN, CALL):
             attributes += _output(outcome.value)
         # A child may be recorded a moment before its parent, but never starts before it.
         span = Span(
-            self._id(path), self._parent(above), name, kind, path, event.title, status,
+            self._id(path), self._parent(above), name, kind, path, title, status,
             at - event.duration, at, error, message, attributes, is_client,
         )  # fmt: skip
         if error:
-            self._log(at, ERROR, f"{event.title}: {message or error}", path)
+            self._log(at, ERROR, f"{title}: {message or error}", path)
         if not attempt:
             return [span]
         last = span._replace(
@@ -257,7 +267,9 @@ class RunSpans:
             return failure.kind, failure.message[:MOST_CONTENT]
         return failure.kind, "" if failure.exit_code is None else f"exit code {failure.exit_code}"
 
-    def _describe(self, event: StepFinished, name: str) -> tuple[Attributes, str, bool]:
+    def _describe(
+        self, event: StepFinished, name: str, turn: _Turn | None
+    ) -> tuple[Attributes, str, bool]:
         """Return attributes by the conventions, the name, and whether a server is waited for."""
         outcome = event.outcome
         value = outcome.value if isinstance(outcome, Succeeded) else None
@@ -270,15 +282,13 @@ class RunSpans:
             case "call":
                 return self._describe_call(event, record)
             case "agent":
-                self._uses.pop(event.path, None)
-                agent = event.title
+                provider = () if turn is None else turn.provider
+                # The title of a step without a name is its prompt, which is no name of an agent.
+                agent = "" if last_name(event.path).isdigit() else event.title
+                about = ((names.AGENT_NAME, agent),) if agent else ()
                 return (
-                    (
-                        (names.OPERATION, names.INVOKE_AGENT),
-                        (names.AGENT_NAME, agent),
-                        *_usage(record),
-                    ),
-                    f"{names.INVOKE_AGENT} {agent}",
+                    ((names.OPERATION, names.INVOKE_AGENT), *provider, *about, *_usage(record)),
+                    f"{names.INVOKE_AGENT} {agent}".strip(),
                     False,
                 )
         status = record.get("status")
@@ -290,21 +300,25 @@ class RunSpans:
         requests = (
             [use for use in uses if isinstance(use, Mapping)] if isinstance(uses, list) else []
         )
-        self._uses[parent_path(path)] = path, tuple(requests)
-        found: list[tuple[str, Value]] = [(names.OPERATION, names.CHAT), *_usage(record)]
+        named = record.get("provider")
+        provider = ((names.PROVIDER, str(named)),) if named else ()
+        self._turns[parent_path(path)] = _Turn(path, tuple(requests), provider)
+        found: list[tuple[str, Value]] = [
+            (names.OPERATION, names.CHAT), *provider, *_usage(record)
+        ]  # fmt: skip
         if record.get("ending"):
-            found.append((names.FINISH_REASONS, (str(record["ending"]),)))
+            found.append((names.FINISH_REASONS, (_finish_reason(record),)))
         if self._content:
-            text = record.get("text", record.get("output"))
-            found.append((names.OUTPUT_MESSAGES, _content({"text": text, "uses": uses or []})))
+            found += _messages(record, requests)
         return tuple(found), f"{names.CHAT} {model}".strip(), True
 
     def _describe_call(
         self, event: StepFinished, record: Mapping[str, Json]
     ) -> tuple[Attributes, str, bool]:
         turn, number = split_call(event.path)
-        asked, uses = self._uses.get(parent_path(event.path), ("", ()))
-        use = uses[number - 1] if asked == turn and 0 < number <= len(uses) else {}
+        last = self._turns.get(parent_path(event.path))
+        uses = last.requests if last is not None and last.path == turn else ()
+        use = uses[number - 1] if 0 < number <= len(uses) else {}
         tool = str(record.get("tool") or use.get("name") or "")
         found: list[tuple[str, Value]] = [
             (names.OPERATION, names.EXECUTE_TOOL),
@@ -365,6 +379,18 @@ class RunSpans:
         return at < len(self._ended) and self._ended[at] == wanted
 
 
+def _plain_title(event: StepFinished) -> str:
+    """Return a title without what was said to a model or by it."""
+    if event.kind == CALL:
+        return event.title.partition(" ")[0]  # the arguments follow the tool
+    # A step without a name has its prompt as title, and so has its first attempt beside a handler.
+    is_attempt = event.kind == ATTEMPT
+    name = last_name(parent_path(event.path) if is_attempt else event.path)
+    if (is_attempt or step_kind(event.kind).asks_model) and name.isdigit():
+        return event.kind
+    return event.title
+
+
 def _plain_name(kind: str, path: str) -> str:
     """Return a name that many steps share: the kind, and the name that the author gave."""
     name = last_name(path)
@@ -390,6 +416,38 @@ def _usage(record: Mapping[str, Json]) -> Attributes:
             ):
                 found.append((name, number))
     return tuple(found)
+
+
+def _finish_reason(record: Mapping[str, Json]) -> str:
+    ending = str(record.get("ending") or "end")
+    return names.FINISHES.get(ending, ending)
+
+
+def _messages(record: Mapping[str, Json], requests: Iterable[Mapping[str, Json]]) -> Attributes:
+    """Return what was said to a model and by it, in the form of the conventions."""
+    asked = record.get("asked")
+    said: Mapping[str, Json] = asked if isinstance(asked, Mapping) else {}
+    found: list[tuple[str, Value]] = []
+    if system := said.get("system"):
+        found.append((names.SYSTEM_INSTRUCTIONS, json_text([_text_part(system)])))
+    if user := said.get("user"):
+        message: Json = {"role": "user", "parts": [_text_part(user)]}
+        found.append((names.INPUT_MESSAGES, json_text([message])))
+    text = record.get("text", record.get("output"))
+    parts: list[Json] = [_text_part(text)] if text else []
+    for one in requests:
+        arguments = one.get("arguments")
+        whole = json_text(arguments)
+        parts.append({
+            "type": "tool_call", "id": one.get("id"), "name": one.get("name"),
+            "arguments": arguments if len(whole) <= MOST_CONTENT else whole[:MOST_CONTENT],
+        })  # fmt: skip
+    answer: Json = {"role": "assistant", "parts": parts, "finish_reason": _finish_reason(record)}
+    return (*found, (names.OUTPUT_MESSAGES, json_text([answer])))
+
+
+def _text_part(text: Json) -> Json:
+    return {"type": "text", "content": _content(text)}
 
 
 def _output(value: Json) -> Attributes:

@@ -44,7 +44,7 @@ from plait.program.capture import ATTEMPT
 from plait.template.sinks import render_text
 from plait.template.template import Template
 
-TURN_FACTS: Final = ("model", "usage")
+TURN_FACTS: Final = ("model", "usage", "provider")
 """In the record of a turn: what the result of the prompt has as facts."""
 
 
