@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="no HTTP server is here: pip install 'plait-flow[web]'")
 
 from mcp_server.http_peer import HttpPeer, http_peer
+from plait.cli import main
 from plait.mcp.http import _Stream
 
 META = {
@@ -85,7 +86,10 @@ WRONG: list[tuple[Any, dict[str, str], int, int | None]] = [
     (single("ping"),                         {"MCP-Protocol-Version": "2099-01-01", "Mcp-Method": "ping"}, 400, -32020),
     (single("tools/call", name="a"),         headers("tools/call", "b"),                       400,    -32020),
     (single("tools/call", name="a"),         headers("tools/call", "a"),                       400,    -32602),  # unknown tool
+    (single("tasks/get", taskId="a"),        headers("tasks/get", "b"),                        400,    -32020),
     (single("nothing"),                      headers("nothing"),                               404,    -32601),
+    (single("ping"),                         headers("ping"),                                  404,    -32601),  # of older revisions
+    (single("initialize"),                   headers("initialize"),                            404,    -32601),
     (single("ping"),                         {**headers("ping"), "Content-Type": "text/plain"}, 415,   -32600),
     (single("ping"),                         {**headers("ping"), "Accept": "text/html"},       406,    -32600),
     (single("ping"),                         {**headers("ping"), "Authorization": ""},         401,    None),
@@ -112,6 +116,32 @@ def test_a_name_that_no_header_can_hold_is_written_in_base64(peer: HttpPeer) -> 
     given = headers("tools/call", "=?base64?w6Q=?=")
     reply = peer.send(single("tools/call", name="ä"), given)
     assert (reply.status, reply.json["error"]["message"]) == (400, "Unknown tool: ä")
+
+
+REPEATED: list[tuple[dict[str, Any], dict[str, str], int]] = [
+    # arguments                                    headers                                            status
+    ({"week": 46},                                 {"Mcp-Param-Week": "46"},                          200),
+    ({"week": 46, "name": "Ä"},                    {"Mcp-Param-Week": "46", "Mcp-Param-Name": "=?base64?w4Q=?="}, 200),
+    ({"week": 46},                                 {"Mcp-Param-Week": "47"},                          400),
+    ({"week": 46},                                 {},                                                400),
+    ({"week": 46},                                 {"Mcp-Param-Week": "46", "Mcp-Param-Name": "Ada"}, 400),  # not in the message
+    ({"week": 46, "name": "Ä"},                    {"Mcp-Param-Week": "46", "Mcp-Param-Name": "=?base64?w4Q?="}, 400),
+]  # fmt: skip
+
+
+def test_a_header_that_a_schema_names_repeats_its_parameter(peer: HttpPeer, trusted: Path) -> None:
+    file = trusted / ".ai/tools/team/report.py"
+    text = file.read_text()
+    for name, kind in (("Week", "integer"), ("Name", "string")):
+        text = text.replace(f'"type": "{kind}"', f'"type": "{kind}", "x-mcp-header": "{name}"')
+    file.write_text(text)
+    assert main(["trust", "."]) == 0
+    found = []
+    for arguments, given, _ in REPEATED:
+        call = single("tools/call", name="team__report", arguments=arguments)
+        reply = peer.send(call, {**headers("tools/call", "team__report"), **given})
+        found.append(reply.status)
+    assert found == [status for *_, status in REPEATED]
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2025-06-18"])

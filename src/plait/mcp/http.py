@@ -12,7 +12,7 @@ import base64
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -63,7 +63,12 @@ _NAMED: Final[Mapping[str, str]] = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
 }
+_PARAMETER: Final = "x-mcp-header"
+"""In the schema of a tool's parameter: `Mcp-Param-…`, the header that repeats the parameter."""
 _STATUS: Final[Mapping[int, int]] = {
     # of an error in the newest revision; older ones answer 200
     METHOD_NOT_FOUND: 404,
@@ -139,13 +144,16 @@ class McpApp:
         except ProtocolError as error:
             raise _Refused(400, error.code, error.what) from None
         if _is_stateless(request, message):
-            return self._post_single(request, message, body)
+            return await self._post_single(request, message, body)
         return await self._post_in_session(request, message, body)
 
-    def _post_single(self, request: HttpRequest, message: Message, body: bytes) -> Response:
+    async def _post_single(self, request: HttpRequest, message: Message, body: bytes) -> Response:
         if "id" not in message or "method" not in message:
             return Response(status_code=202)  # this revision knows no such message
         _require_headers(request, message)
+        if message["method"] == "tools/call":
+            schema = await asyncio.to_thread(self._find_schema, message["params"].get("name"))
+            _require_parameter_headers(request, message, schema)
         id = message_id(message)
         if len(self._single) >= MOST_CALLS:
             what = f"{MOST_CALLS} requests are being performed: wait for one"
@@ -163,6 +171,11 @@ class McpApp:
                 server.receive(json.dumps(gone).encode())
 
         return _Reply(request, stream, leave=leave, has_status=True)
+
+    def _find_schema(self, tool: Json) -> Json:
+        """Of the parameters of a tool; None: it is not offered, as the server will say."""
+        exposed = self._catalog.get(tool) if isinstance(tool, str) else None
+        return exposed and exposed.offer.schema
 
     async def _post_in_session(
         self, request: HttpRequest, message: Message, body: bytes
@@ -501,12 +514,14 @@ class _Refused(Exception):
 
 def _is_stateless(request: HttpRequest, message: Message) -> bool:
     """Does the header or the message name a revision without sessions?"""
-    if "mcp-session-id" in request.headers or message.get("method") == "initialize":
+    if "mcp-session-id" in request.headers:
         return False
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
     if isinstance(meta, dict) and REVISION_KEY in meta:
         return True
+    if message.get("method") == "initialize":
+        return False
     return request.headers.get("mcp-protocol-version", HANDSHAKES[0]) not in HANDSHAKES
 
 
@@ -526,10 +541,36 @@ def _require_headers(request: HttpRequest, message: Message) -> None:
     if named is not None:
         expected["Mcp-Name"] = named
     for header, value in expected.items():
-        given = request.headers.getlist(header)
-        if len(given) != 1 or _header_text(given[0]) != value:
-            what = f"the header {header} does not say what the message says"
-            raise _Refused(400, HEADER_MISMATCH, what, id)
+        _require_header(request, header, [value], id)
+
+
+def _require_parameter_headers(request: HttpRequest, message: Message, schema: Json) -> None:
+    """The same for parameters whose schema names a header."""
+    arguments = message["params"].get("arguments")
+    for token, value in _find_repeated(schema, arguments):
+        is_scalar = isinstance(value, str | int | float)
+        shown = json.dumps(value) if is_scalar and not isinstance(value, str) else value
+        expected = [shown] if is_scalar else []
+        _require_header(request, f"Mcp-Param-{token}", expected, message_id(message))
+
+
+def _find_repeated(schema: Json, value: Json) -> Iterator[tuple[str, Json]]:
+    """Yield each name of a header in the schema of an object, with the parameter that it repeats."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    for name, one in properties.items() if isinstance(properties, Mapping) else ():
+        part = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(one, Mapping) and isinstance(token := one.get(_PARAMETER), str):
+            yield token, part
+        yield from _find_repeated(one, part)
+
+
+def _require_header(
+    request: HttpRequest, header: str, expected: Sequence[Json], id: Id | None
+) -> None:
+    """HeaderMismatch unless the header is there once for each of the expected texts."""
+    if [_header_text(one) for one in request.headers.getlist(header)] != expected:
+        what = f"the header {header} does not say what the message says"
+        raise _Refused(400, HEADER_MISMATCH, what, id)
 
 
 def _header_text(value: str) -> str | None:

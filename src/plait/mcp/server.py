@@ -122,7 +122,7 @@ class Server:
         self._lock = Condition()
         self._methods: dict[str, Method] = {
             "server/discover": self._discover,
-            "ping": lambda _request, _stop: {},
+            "ping": self._ping,
             "tools/list": self._list_tools,
             "tools/call": self._call_tool,
             "prompts/list": self._list_prompts,
@@ -249,6 +249,11 @@ class Server:
         about = self._about(request)
         result = {"protocolVersion": request.revision, "serverInfo": dict(SERVER), **about}
         self._outbox.send(make_response(request, result, is_cacheable=False), about=request.id)
+
+    def _ping(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
+        if request.is_stateless:
+            raise ProtocolError(METHOD_NOT_FOUND, f"revision {STATELESS} has no ping")
+        return {}
 
     def _discover(self, request: Request, _stop: StopSignal) -> Mapping[str, Json]:
         if not request.is_stateless:
