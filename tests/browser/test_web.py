@@ -58,6 +58,11 @@ map:
         echo begin ${item}
         while [ ${item} = b ] && [ ! -e go ]; do sleep 0.05; done
 """,
+    "ticking.yaml": """
+name: ticking
+steps:
+  - shell: n=0; while [ ! -e enough ]; do n=$((n+1)); echo tick $n; sleep 0.05; done
+""",
     "graph.yaml": """
 name: pick
 start: first
@@ -295,6 +300,28 @@ def test_a_form_starts_a_flow_with_its_parameters(
     listed = json.loads(plait(project, environment, "runs", "--json"))
     run = next(one["id"] for one in listed if one["file"].endswith("form.yaml"))
     assert f"hello {hostile} 2" in plait(project, environment, "logs", run)
+
+
+def test_what_is_searched_stays_while_output_arrives(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    assert runs
+    with plait_web(project, environment) as web:
+        assert browser.open(web.link) == 200
+        browser.do("take")
+        browser.open(f"{web.origin}/start")
+        browser.open(next(url for url in links(browser) if "ticking.yaml" in url))
+        browser.do("click", selector="#start-form button[type=submit]")
+        browser.wait_for_text("running", "#run-head")
+        browser.open(browser.do("address") + "?step=steps/0")
+        browser.do("fill", selector="#output-find", text="tick 9")
+        browser.wait_for_text("of 11", ".find output")  # 9, and 90 to 99
+        place = "() => [document.activeElement.id, document.activeElement.value]"
+        assert browser.evaluate(place) == ["output-find", "tick 9"]
+        (project / "enough").touch()
+        browser.wait_for_text("finished", "#run-head")
+        assert browser.evaluate(place) == ["output-find", "tick 9"]
+        browser.require_clean(web.origin)
 
 
 ONCE = """
