@@ -43,7 +43,8 @@ map:
     - shell: |
         printf '%s\n' ${item} ${word}
         printf '\033[1;31mred\033[0m <script>window.hacked = 11</script>\033]0;title\007\n'
-        case ${item_index} in 3) echo ${item} >&2; exit 3;; esac
+        printf '\033[30;42mon green\033[0m \033[37;44mon blue\033[0m \033[7;31mreverse\033[0m \033[2;30mdim\033[0m\n'
+        case ${item_index} in 3) printf '\033[32mgreen\033[30;47mgrey\033[0m %s\n' ${item} >&2; exit 3;; esac
 reduce:
   - shell: printf '%s\n' '<svg onload="window.hacked = 12">'
 """,
@@ -56,6 +57,11 @@ map:
     - shell: |
         echo begin ${item}
         while [ ${item} = b ] && [ ! -e go ]; do sleep 0.05; done
+""",
+    "ticking.yaml": """
+name: ticking
+steps:
+  - shell: n=0; while [ ! -e enough ]; do n=$((n+1)); echo tick $n; sleep 0.05; done
 """,
     "graph.yaml": """
 name: pick
@@ -208,6 +214,30 @@ def test_every_page_is_for_everybody(
         browser.require_clean(web.origin)
 
 
+def test_no_text_is_wider_than_its_page(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    """The pages of all hostile items and of the steps inside them."""
+    with plait_web(project, environment) as web:
+        assert browser.open(web.link) == 200
+        run = next(url for url in links(browser) if runs["hostile.yaml"] in url)
+        browser.open(f"{run}?view=items")
+        steps = [url for url in links(browser) if "step=map%2Fitem%3A" in url]
+        assert len(steps) == len(HOSTILE)
+        found = {}
+        for url in steps:
+            assert browser.open(url) == 200
+            for inside in [url, *(one for one in links(browser) if one.startswith(f"{url}%2F"))]:
+                browser.open(inside)
+                for width in (1280, 375):
+                    browser.do("look", width=width, height=800, scheme="light")
+                    script = "() => document.documentElement.scrollWidth - window.innerWidth"
+                    if (wide := browser.evaluate(script)) > 0:
+                        found[inside, width] = wide
+        assert found == {}
+        browser.do("take")
+
+
 def test_an_error_page_is_for_everybody(
     browser: Browser, project: Path, environment: dict[str, str]
 ) -> None:
@@ -270,6 +300,28 @@ def test_a_form_starts_a_flow_with_its_parameters(
     listed = json.loads(plait(project, environment, "runs", "--json"))
     run = next(one["id"] for one in listed if one["file"].endswith("form.yaml"))
     assert f"hello {hostile} 2" in plait(project, environment, "logs", run)
+
+
+def test_what_is_searched_stays_while_output_arrives(
+    browser: Browser, project: Path, environment: dict[str, str], runs: dict[str, str]
+) -> None:
+    assert runs
+    with plait_web(project, environment) as web:
+        assert browser.open(web.link) == 200
+        browser.do("take")
+        browser.open(f"{web.origin}/start")
+        browser.open(next(url for url in links(browser) if "ticking.yaml" in url))
+        browser.do("click", selector="#start-form button[type=submit]")
+        browser.wait_for_text("running", "#run-head")
+        browser.open(browser.do("address") + "?step=steps/0")
+        browser.do("fill", selector="#output-find", text="tick 9")
+        browser.wait_for_text("of 11", ".find output")  # 9, and 90 to 99
+        place = "() => [document.activeElement.id, document.activeElement.value]"
+        assert browser.evaluate(place) == ["output-find", "tick 9"]
+        (project / "enough").touch()
+        browser.wait_for_text("finished", "#run-head")
+        assert browser.evaluate(place) == ["output-find", "tick 9"]
+        browser.require_clean(web.origin)
 
 
 ONCE = """
@@ -346,9 +398,9 @@ def test_a_conversation_is_for_everybody(
     played = {**environment, "PLAIT_PROVIDER": "replay"}
     plait(review, played, "run", "review.md", "-i", "file=prices.py", "--quiet")
     plait(report, played, "run", "flow.yaml", "--trust", "--quiet")
-    for folder, tab, words in (
-        (review, "Conversation", "I read the file"),
-        (report, "Tasks", "Team tides measured all week"),
+    for folder, tab, words, used in (
+        (review, "Conversation", "I read the file", "6 turns, 20,000 tokens, $0.25"),
+        (report, "Tasks", "Team tides measured all week", "1 turn, 120 tokens, $0.0004"),
     ):
         with plait_web(folder, environment) as web:
             assert browser.open(web.link) == 200
@@ -357,6 +409,7 @@ def test_a_conversation_is_for_everybody(
             script = "(tab) => [...document.links].find((one) => one.innerText === tab).href"
             browser.open(browser.evaluate(script, tab))
             browser.wait_for_text(words, "#panel")
+            browser.wait_for_text(used, "#panel")
             script = "() => document.querySelectorAll('details').forEach((one) => one.open = true)"
             browser.evaluate(script)
             for width, scheme in LOOKS:

@@ -71,6 +71,8 @@ class Finished:
     exit_code: int = 0
     signal: int | None = None
     duration: float = 0.25
+    cpu_time: float = 0.0
+    peak_rss: int = 0
     is_truncated: bool = False
     stdout_truncated: bool = False
     stdout_file: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.errors import PlaitError
+from plait.program.actions import shell
 from plait.web.export import export_run
 from web.browse import Browser, Outline, run_text
 from web.test_html import HOSTILE
@@ -69,6 +71,57 @@ def test_a_step_shows_its_command_output_and_values(ran: tuple[Browser, str]) ->
     assert "Values and where they come from" in text
     assert "${word}" in text
     assert "exit code" in text
+
+
+BOUND = """
+secrets: {TOKEN: WEB_TOKEN}
+parameters:
+  given: {type: string}
+  left: {type: string, default: a default}
+setup:
+  - shell: printf 'of setup'
+    capture: first
+map:
+  input: [one, two]
+  max_parallel: 1
+  steps:
+    - shell: printf 'of %s' ${item}
+      capture: second
+    - name: last
+      shell: |
+        echo ${given} ${left} ${first} ${second} ${item} ${item_index} ${item_total} $TOKEN
+"""
+
+
+def test_a_command_has_the_values_of_the_run_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_TOKEN", "hunter2-hunter2")
+    result = run_text(tmp_path / "p", BOUND, given="an input")
+    browser = Browser(tmp_path / "p")
+    watch = browser.projects.shown(browser.key, result.run).watch
+    [_, two] = watch.items("map").window(0, 9).rows
+    shown = Outline(browser.run(result.run, step=f"{two.path}/1").text).words
+    wanted = "echo 'an input' 'a default' 'of setup' 'of two' two 1 2 '***'"
+    assert f"never pasted){wanted}item" in shown
+    facts = browser.projects.shown(browser.key, result.run).facts
+    assert "hunter2" not in shown + export_run(watch, facts, 0.0)
+
+
+def test_a_step_that_took_a_while_shows_what_it_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "LONG_SECONDS", 0.0)
+    run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
+    page = Browser(tmp_path / "p").run(run, step="steps/0").text
+    assert "<dt>computing</dt><dd>0.0 s</dd>" in page
+    assert re.search(r"<dt>memory</dt><dd>\d+ MiB</dd>", page)
+    assert "Result" not in Outline(page).words
+
+
+def test_a_step_that_was_quick_does_not_record_what_it_used(tmp_path: Path) -> None:
+    run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
+    assert "<dt>computing</dt>" not in Browser(tmp_path / "p").run(run, step="steps/0").text
 
 
 def test_items_are_filtered_and_searched(ran: tuple[Browser, str]) -> None:

@@ -337,12 +337,14 @@ class AgentSession:
         return response
 
     def _turn_record(self, response: ModelResponse, seconds: float) -> dict[str, Json]:  # noqa: ARG002 - a step has its duration
-        """Return the record of a response; that of the first one has the prompts, too."""
+        """Return the record of a response; that of the first has the prompts and limits, too."""
         if self.transcript.responses:
             return response.record()
         system = "" if self.agent.before else self.agent.system
         asked = {"system": system, "user": self.agent.prompt}
-        return {**response.record(), "asked": {name: text for name, text in asked.items() if text}}
+        record = response.record() | {"asked": {name: text for name, text in asked.items() if text}}
+        limits = self.agent.limits.record()
+        return {**record, "limits": limits} if limits else record
 
     def _offer_data(self, offers: Sequence[ToolOffer]) -> Json:
         return [[offer.tool_id, offer.description, dict(offer.schema)] for offer in offers]

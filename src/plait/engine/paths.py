@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # ── names ────────────────────────────────────────────────────────────────
 
+SETUP: Final = "setup"
+"""The first phase of a workflow; all others see what it captures."""
 MAP: Final = "map"
 """The phase of a workflow that has items; there may be a million."""
 ITEMS: Final = "items"

@@ -33,6 +33,14 @@ class ProcessResult(Protocol):
     @property
     def duration(self) -> float: ...
     @property
+    def cpu_time(self) -> float:
+        """Seconds of computing."""
+
+    @property
+    def peak_rss(self) -> int:
+        """KiB of memory."""
+
+    @property
     def is_truncated(self) -> bool:
         """Some output is not in `stdout` or `stderr`."""
 

@@ -8,15 +8,19 @@ from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.values import Json
 from plait.engine.events import EventRecord, StepFinished, StepStarted
+from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
-from plait.engine.paths import is_at_or_below, parent_path, paths_around, split_call
+from plait.engine.paths import SETUP, is_at_or_below, parent_path, paths_around, split_call
+from plait.template.program import FACTS
 from plait.views.log import OF_AGENTS, LogEntry, log_entries
 from plait.views.parts import CALL, ENSEMBLE, TURN, State, outcome_state
 from plait.views.run_tree import StepNode, StepTree
 
 MOST_ENTRIES: Final = 100
 """Outputs of steps inside one that are shown with it."""
-FIELDS_OF_PROCESS: Final = frozenset({"output", "stderr", "exit_code", "duration"})
+FIELDS_OF_PROCESS: Final = frozenset(
+    {"output", "stderr", "exit_code", "duration", "attempt", "cpu_seconds", "peak_rss_kib"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class ModelTurnFacts:
     duration: float | None = None
     failure: Failure | None = None
     calls: Sequence[ToolUse] = ()
+    limits: Mapping[str, Json] = field(default_factory=dict)
+    """Of the session, if it is the first turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class SessionFacts:
     path: str
     title: str
     turns: Sequence[ModelTurnFacts]
+    usage: UsageSum = field(default_factory=UsageSum)
+    limits: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,8 @@ class StepDetail:
     """What it, and the steps inside it, have printed."""
     sessions: Sequence[SessionFacts] = ()
     tasks: Sequence[TaskFacts] = ()
+    captures: Mapping[str, Json] = field(default_factory=dict)
+    """Values that the setup and the lists of steps around it have captured."""
 
     @property
     def value(self) -> Json:
@@ -103,6 +113,16 @@ class StepDetail:
             case Succeeded({"exit_code": int(code)}) | Failed(Failure(exit_code=int(code))):
                 return code
         return None
+
+    @property
+    def process(self) -> Mapping[str, Json]:
+        """The record of its process, with what it used; empty if it had none."""
+        match self.outcome:
+            case Succeeded({"exit_code": _} as value) | Failed(
+                Failure(output={"exit_code": _} as value)
+            ):
+                return _mapping(value)
+        return {}
 
     @property
     def failure(self) -> Failure | None:
@@ -133,6 +153,8 @@ def read_step(events: Iterable[EventRecord], path: str) -> StepDetail | None:
         if not (has_turns and one.kind in OF_AGENTS)
     )
     detail.entries = [one for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
+    for where in (SETUP, *paths_around(path)):
+        detail.captures = {**detail.captures, **_captures(ends.get(where))}
     if node.kind == ENSEMBLE:
         detail.tasks = [_task(end) for where, end in ends.items() if parent_path(where) == path]
     return detail
@@ -145,6 +167,11 @@ def _last_ends(records: Iterable[EventRecord]) -> dict[str, StepFinished]:
             found.pop(record.event.path, None)
             found[record.event.path] = record.event
     return found
+
+
+def _captures(end: StepFinished | None) -> Mapping[str, Json]:
+    captured = {} if end is None else _mapping(_value(end.outcome)[0].get("captures"))
+    return {name: value for name, value in captured.items() if not name.endswith(FACTS)}
 
 
 # ── an agent ─────────────────────────────────────────────────────────────
@@ -162,6 +189,7 @@ def _sessions(
         if isinstance(record.event, StepStarted) and record.event.kind in OF_AGENTS
     }
     steps: dict[str, StepFinished | StepStarted] = {**started, **ends}
+    used = {path: end.used or {} for path, end in ends.items()}
     turns: dict[str, list[ModelTurnFacts]] = {}
     calls: dict[str, list[ToolUse]] = {}
     for path, step in steps.items():
@@ -173,7 +201,10 @@ def _sessions(
             known = turns.setdefault(session, [])
             known.append(_turn(step, len(known) + 1, calls.get(path, ())))
     for session, found in turns.items():
-        yield SessionFacts(session, titles.get(session, session), found)
+        usage = UsageSum()
+        for one in found:
+            usage.add(used.get(one.path, {}))
+        yield SessionFacts(session, titles.get(session, session), found, usage, found[0].limits)
 
 
 def _turn(
@@ -196,6 +227,7 @@ def _turn(
         step.duration,
         failure,
         sorted(calls, key=lambda one: split_call(one.path)[1]),
+        _mapping(value.get("limits")),
     )
 
 

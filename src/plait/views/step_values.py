@@ -1,7 +1,8 @@
 """Where the values of a recorded step come from: the templates of its step in the flow file.
 
-It is what `plait explain` says, with the values that the run has recorded: its inputs and its item.
-Nothing is run, no other file is read, and no value of the environment is shown.
+It is what `plait explain` says, with the values that the run has recorded: its inputs, its item and
+what earlier steps have captured.  Nothing is run, no other file is read, and no value of the
+environment is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from plait.core.documents import nodes
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
-from plait.core.values import Json
+from plait.core.values import MASK, Json, Secret
 from plait.engine.paths import (
     ITEM,
     NODES,
@@ -31,6 +32,9 @@ from plait.lang.analysis.explain_file import (
     template_fields,
 )
 from plait.lang.analysis.scopes import STEP_LISTS
+from plait.lang.flow_text import FlowText
+from plait.lang.load import read_flow
+from plait.lang.parameters import resolve_inputs
 from plait.program.items.spool import read_spool
 from plait.scope import Scope
 
@@ -40,23 +44,43 @@ SPOOL: Final = "items.jsonl"
 
 
 def explain_step(
-    file: str, path: str, inputs: Mapping[str, Json], item: Json = None
+    file: str,
+    path: str,
+    inputs: Mapping[str, Json],
+    item: Mapping[str, Json],
+    captures: Mapping[str, Json],
 ) -> list[Explanation]:
-    """The templates of the step at a path of a run; none if the file has no such step any more."""
-    values: dict[str, Json] = {**inputs, "inputs": dict(inputs)}
-    if item is not None:
-        values["item"] = item
-    scope = Scope(values)
+    """The templates of the step at a path of a run; none if the file has no such step any more.
+
+    `item`: the names of its item, and their values.
+    """
     try:
         document = read_document(file)
         place = _place(document, path)
         if place is None:
             return []
+        scope = Scope({}).frame("inputs", env=_inputs(file, document, inputs))
+        scope = scope.frame("item", phase=item).frame("captured", captures=captures)
         profile, fields = template_fields(document, file, None, scope)
         found = explain_fields(fields, profile, scope, lambda field: is_at(field, place))
         return [one for one, _ in zip(found, range(MOST), strict=False)]
     except PlaitError:
         return []  # `plait check` names the problems of the file
+
+
+def _inputs(file: str, document: nodes.Node, given: Mapping[str, Json]) -> dict[str, Json]:
+    """The inputs of a run with their defaults; secrets are masked."""
+    parameters = read_flow(FlowText.read(file)).parameters
+    inputs = resolve_inputs(parameters, given, takes_more=True).values
+    match _child(document, "secrets"):
+        case nodes.Mapping() as declared:  # variables
+            names = list(declared.data())
+        case nodes.Sequence() as declared:  # inputs
+            names = [str(one) for one in declared.data()]
+        case _:
+            names = []
+    values = {**inputs, **{name: Secret(MASK) for name in names}}
+    return {**values, "inputs": {name: values[name] for name in inputs}}
 
 
 def item_around(path: str) -> str | None:

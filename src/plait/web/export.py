@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from plait.core.hints import Final
 from plait.engine.events import Event
-from plait.engine.paths import MAP, is_at_or_below, paths_around
+from plait.engine.paths import MAP, SETUP, is_at_or_below, paths_around
 from plait.views.item_table import ItemRow
 from plait.views.run_watch import RunWatch
 from plait.views.step_detail import StepDetail, read_step
@@ -154,9 +154,9 @@ def _read_details(watch: RunWatch, paths: Sequence[str]) -> Iterator[StepDetail]
     """Many steps at a time: each search reads the whole journal."""
     for first in range(0, len(paths), FEW_DETAILS):
         some = paths[first : first + FEW_DETAILS]
-        records = list(watch.journal.reader.events_at(some))
+        records = list(watch.journal.reader.events_at([SETUP, *some]))
         for path in some:
-            around = {*paths_around(path)}
+            around = {SETUP, *paths_around(path)}
             own = (one for one in records if _concerns(one.event, path, around))
             detail = read_step(own, path)
             if detail is not None:
@@ -172,7 +172,7 @@ def _detail(
     watch: RunWatch, facts: RunFacts, detail: StepDetail, places: PlacesInFile, now: float
 ) -> Markup:
     id = element_id("s", detail.path)
-    explanations, item = step_values(watch, facts, detail.path)
+    explanations, item = step_values(watch, facts, detail)
     shown = step_panel(
         detail, places, now, watch=watch, explanations=explanations, item=item, mark=f"{id}-"
     )

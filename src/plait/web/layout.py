@@ -134,6 +134,15 @@ def usage_text(usage: UsageSum) -> str:
     return ", ".join(words)
 
 
+def limits_text(limits: Mapping[str, Json]) -> str:
+    """What an agent may use: 6 turns, 20,000 tokens, $0.25."""
+    words = []
+    for name, most in limits.items():
+        if isinstance(most, int | float):
+            words.append(money(most) if name == "spend" else f"{most:,} {name}")
+    return ", ".join(words)
+
+
 def cost_words(usage: Mapping[str, Json]) -> str:
     """What one turn or task used, from its record: 412 in, 38 out, $0.0021."""
     words = []

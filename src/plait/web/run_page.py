@@ -11,7 +11,7 @@ from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.paths import MAP
+from plait.engine.paths import MAP, SETUP
 from plait.lang.analysis.explain import Explanation
 from plait.views.diagram.files import run_diagram
 from plait.views.diagram.model import Diagram
@@ -21,7 +21,7 @@ from plait.views.lines import note_line, part_figures
 from plait.views.parts import AGENT, ENSEMBLE
 from plait.views.run_tree import StepNode
 from plait.views.run_watch import RunWatch
-from plait.views.step_detail import read_step
+from plait.views.step_detail import StepDetail, read_step
 from plait.views.step_values import explain_step, find_item, item_around
 from plait.web.addresses import Links, RunAddresses, project_key, runs_address
 from plait.web.ansi import to_markup
@@ -462,23 +462,29 @@ def _graph(watch: RunWatch, facts: RunFacts) -> Markup:
 
 
 def _step(watch: RunWatch, facts: RunFacts, path: str, links: Links, now: float) -> Markup:
-    detail = read_step(watch.journal.reader.events_at([path]), path)
+    detail = read_step(watch.journal.reader.events_at([SETUP, path]), path)
     if detail is None:
         return tag("div", note("this run has no such step, or it has not started"), id="step")
-    explanations, item = step_values(watch, facts, path)
+    explanations, item = step_values(watch, facts, detail)
     return step_panel(detail, links, now, watch=watch, explanations=explanations, item=item)
 
 
-def step_values(watch: RunWatch, facts: RunFacts, path: str) -> tuple[list[Explanation], Json]:
+def step_values(
+    watch: RunWatch, facts: RunFacts, detail: StepDetail
+) -> tuple[list[Explanation], Json]:
     """The templates of a step, and its item."""
     if not facts.is_own:
         return [], None
-    item: Json = None
-    around = item_around(path)
-    if around is not None:
-        order = watch.items(MAP).order(around) if MAP in watch.progress.parts else None
-        item = None if order is None else find_item(facts.folder, order)
-    return explain_step(facts.file, path, facts.inputs, item), item
+    item: dict[str, Json] = {}
+    around = item_around(detail.path)
+    if around is not None and MAP in watch.progress.parts:
+        table = watch.items(MAP)
+        order = table.order(around)
+        if order is not None:
+            found = find_item(facts.folder, order)
+            item = {"item": found, "item_index": order, "item_total": len(table)}
+    explanations = explain_step(facts.file, detail.path, facts.inputs, item, detail.captures)
+    return explanations, item.get("item")
 
 
 # ── items ────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from plait.core.values import Json
 from plait.engine.outcome import Failed, Skipped, Succeeded
 from plait.engine.paths import is_at_or_below
 from plait.lang.analysis.explain import Explanation, PlaceholderRow
-from plait.views.format import describe_failure, first_line
+from plait.views.format import clock, describe_failure, first_line
 from plait.views.log import LogEntry
 from plait.views.run_tree import StepNode
 from plait.views.run_watch import LiveStep, RunWatch
@@ -21,6 +21,7 @@ from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import (
     cost_words,
     facts_list,
+    limits_text,
     moment,
     note,
     pill,
@@ -29,6 +30,7 @@ from plait.web.layout import (
     short_json,
     state_sign,
     title_text,
+    usage_text,
     value_block,
 )
 
@@ -101,12 +103,23 @@ def _head(detail: StepDetail, links: Links, now: float, mark: str) -> Markup:
             ("started", moment(node.began) if node.began else None),
             ("exit code", None if detail.exit_code is None else str(detail.exit_code)),
             ("attempts", str(attempts) if attempts > 1 else None),
+            *_resources(detail.process),
             ("why", title_text(node.cause, 200) if node.cause else None),
             ("used", ", ".join(f"{amount:g} {name}" for name, amount in used.items())),
             ("files", _files(detail)),
             ("path", tag("code", detail.path)),
         ),
     )
+
+
+def _resources(process: Mapping[str, Json]) -> Iterator[tuple[str, Child]]:
+    """What a process used; that of a short one is not recorded."""
+    match process.get("cpu_seconds"):
+        case int() | float() as used:
+            yield "computing", clock(used)
+    match process.get("peak_rss_kib"):
+        case int() as peak if peak:
+            yield "memory", f"{peak / 1024:,.0f} MiB"
 
 
 def _files(detail: StepDetail) -> Child:
@@ -244,8 +257,10 @@ def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = Fa
 
 def _session(one: SessionFacts, mark: str) -> Markup:
     turns = [_turn(turn, mark) for turn in one.turns]
+    used = usage_text(one.usage) if one.usage.turns else None
     return section(
         "Conversation",
+        facts_list(("used", used), ("limits", limits_text(one.limits))),
         tag("ol", turns, class_="turns"),
         id=mark + element_id("conversation", one.path),
         extra=tag("span", title_text(one.title, 60), class_="dim"),

@@ -113,6 +113,8 @@ class ProcessResult:
     stdout_truncated: bool = False
     peak_rss: int = 0
     """KiB of the process, or of the largest that it waited for; at least the guardian's 10 MB."""
+    cpu_time: float = 0.0
+    """Seconds of computing, with those of the processes that it waited for."""
     stdout_file: str | None = None
     """The whole stream, if it was too long and `overflow` was set. The caller removes it."""
     stderr_file: str | None = None
@@ -858,8 +860,8 @@ class Watch:
     def make_result(self, duration: float) -> ProcessResult:
         out, err = self.out, self.err
         # No report: it could not even be killed.
-        status, peak = (self.exit.number, self.exit.peak_rss) if self.exit else (signal.SIGKILL, 0)
-        code = os.waitstatus_to_exitcode(status)
+        end = self.exit
+        code = os.waitstatus_to_exitcode(end.number if end else signal.SIGKILL)
         return ProcessResult(
             exit_code=128 - code if code < 0 else code,
             signal=-code if code < 0 else None,
@@ -868,7 +870,8 @@ class Watch:
             duration=duration,
             is_truncated=out.truncated or err.truncated,
             stdout_truncated=out.truncated,
-            peak_rss=peak,
+            peak_rss=end.peak_rss if end else 0,
+            cpu_time=end.user_time + end.system_time if end else 0.0,
             stdout_file=out.close(),
             stderr_file=err.close(),
             stdout_lost=out.lost,

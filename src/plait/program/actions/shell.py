@@ -23,6 +23,8 @@ LAST_LINES = 5
 MOST_SHOWN = 2000
 MOST_IN_TITLE = 120
 """The maximum length of a command as a title."""
+LONG_SECONDS = 1.0
+"""What a process used is recorded if it took so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ def process_result_record(ended: ProcessResult, ctx: StepContext) -> dict[str, J
         "exit_code": ended.exit_code,
         "duration": round(ended.duration, 6),
     }
+    if ended.duration >= LONG_SECONDS:
+        record |= {"cpu_seconds": round(ended.cpu_time, 3), "peak_rss_kib": ended.peak_rss}
     if ended.is_truncated:
         record["truncated"] = True
         record[TRUNCATED] = _truncated_sizes(ended)

@@ -47,7 +47,10 @@ function replacePart(id, html) {
   const focused = old.contains(document.activeElement) ? placeOf(document.activeElement, old) : null;
   const opened = new Set([...old.querySelectorAll("details[open][id]")].map((one) => one.id));
   const scrolls = scrollState(old);
+  const boxes = [...old.querySelectorAll("[data-find]")];
   old.replaceWith(fresh);
+  // A box keeps what was typed, and where its caret is.
+  for (const one of boxes) fresh.querySelector(`#${CSS.escape(one.id)}`)?.replaceWith(one);
   for (const one of fresh.querySelectorAll("details[id]")) if (opened.has(one.id)) one.open = true;
   restoreScroll(fresh, scrolls);
   showMoments(fresh);
