@@ -21,6 +21,7 @@ NODE = "node@22"
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.1.16"
 YAML_SERVER = "yaml-language-server@1.19.2"
+LANGUAGE_CLIENT = "vscode-languageserver-protocol@3.17.5"
 LIMIT = 600.0
 """Seconds that an installation may take."""
 

@@ -98,17 +98,18 @@ def navigation(found: list[Part]) -> str:
 
 
 def _part(part: Part) -> str:
-    entries = part.pages
-    # A part that is one folder is that folder: its index, and its pages by topic.
-    if len(entries) == 1 and entries[0].below:
-        (entry,) = entries
-        return _table(part.title, _list([json.dumps(entry.path), *map(_part, entry.below)]))
-    return _table(part.title, _list([line for page in entries for line in _lines(page)]))
+    first, *others = part.pages
+    # The index of a folder that comes first is the page of the whole part.
+    if first.below:
+        folder = [json.dumps(published_path(first.path)), *map(_part, first.below)]
+        return _table(part.title, _list([*folder, *map(_line, others)]))
+    return _table(part.title, _list([_line(page) for page in part.pages]))
 
 
-def _lines(page: Page) -> list[str]:
+def _line(page: Page) -> str:
     path = json.dumps(published_path(page.path))
-    return [path, *map(_part, page.below)] if page.below else [_table(page.title, path)]
+    below = [_line(one) for part in page.below for one in part.pages]
+    return _table(page.title, _list([path, *below]) if below else path)
 
 
 def _table(key: str, value: str) -> str:
