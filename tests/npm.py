@@ -22,6 +22,7 @@ INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 # The first one that knows revision 2026-07-28; what npm calls the latest one ends at 2025-11-25.
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 YAML_SERVER = "yaml-language-server@1.19.2"
+LANGUAGE_CLIENT = "vscode-languageserver-protocol@3.17.5"
 LIMIT = 600.0
 """Seconds that an installation may take."""
 

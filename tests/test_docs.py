@@ -1,7 +1,7 @@
 """Every example of the documentation runs, every link leads somewhere, every table says what the code does.
 
     ```python     is executed; `>>>` examples and `# → result` comments are compared
-    ```console    `$ command` lines run in a copy of examples/, their output is compared
+    ```console    `$ command` lines run in an empty folder, their output is compared
     ```yaml       is read by plait.core.documents; one that begins with `# FILE.yaml` is that file from there on
     ```text       is not run; any other kind of block is refused, so that none goes unnoticed
 
@@ -275,12 +275,10 @@ def yaml_problems(block: Block) -> Iterator[str]:
 def test_every_example_gives_what_its_page_says(path: Path, tmp_path: Path) -> None:
     directory = tmp_path / "examples"
     page = path.read_text(encoding="utf-8")
-    if (
-        "$ plait new --from" in page and path.parent != EXAMPLES
-    ):  # it copies the example that it shows
-        directory.mkdir()
-    else:
+    if path.parent == EXAMPLES:
         shutil.copytree(EXAMPLES, directory)
+    else:  # nothing is there but what the page makes
+        directory.mkdir()
     assert page.startswith("# "), "a page begins with its title"
     if found := problems(page, directory):
         pytest.fail("\n\n".join([f"{name_of(path)}:", *found]), pytrace=False)
@@ -778,6 +776,29 @@ def test_what_the_journal_says_of_a_fault_is_listed() -> None:
     }
     assert found == {"disk-full", "too-large", "read-only", "input-output"}
     assert found <= set(listed_codes())
+
+
+LONGEST_SENTENCE = 34
+
+
+def long_sentences(page: str) -> list[str]:
+    """Sentences of the text that a reader has to read twice; a list of names is longer at times."""
+    lines = [
+        line for line in prose(page).splitlines() if not line.lstrip().startswith(("|", "#", ">"))
+    ]
+    found = re.split(r"(?<=[.:;!?])\s|\n\s*(?=[-*] |\d+\. |\n)", "\n".join(lines))
+    return [" ".join(one.split()) for one in found if len(one.split()) > LONGEST_SENTENCE]
+
+
+@pytest.mark.parametrize("path", [*ALL, *sorted(EXAMPLES.glob("*/README.md"))], ids=name_of)
+def test_no_sentence_is_too_long(path: Path) -> None:
+    assert long_sentences(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_long_sentence_is_noticed() -> None:
+    words = ["word"] * LONGEST_SENTENCE
+    page = f"# {'a ' * 40}\n\n{' '.join(words)}.\n{' '.join(words)} more.\n\n- {' '.join(words[2:])}\n- end"
+    assert long_sentences(page) == [f"{' '.join(words)} more."]
 
 
 NEVER_SAID = ["sandboxed", "injection-proof"]

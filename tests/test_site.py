@@ -49,11 +49,14 @@ LINKS = [
     ("docs/runs.md",          "[a](#stop)",                      "[a](#stop)"),
     ("docs/runs.md",          "[a](https://example.org/x.md)",   "[a](https://example.org/x.md)"),
     ("docs/runs.md",          "[a](../CONTRIBUTING.md#tests)",   "[a](contributing.md#tests)"),
-    ("docs/runs.md",          "[a](../examples/)",               "[a](examples.md)"),
+    ("docs/runs.md",          "[a](../examples/)",               "[a](examples/README.md)"),
+    ("docs/graphs.md",        "[a](../examples/hello/flow.yaml)", "[a](examples/hello.md)"),
     ("docs/runs.md",          "[a](../Makefile)",                "[a](files/Makefile.txt)"),
     ("docs/guides/README.md", "[a](../../Makefile)",             "[a](../files/Makefile.txt)"),
-    ("examples/README.md",    "[a](../docs/runs.md)",            "[a](runs.md)"),
-    ("examples/README.md",    "[a](greet.yaml)",                 "[a](files/examples/greet.yaml.txt)"),
+    ("examples/README.md",    "[a](../docs/runs.md)",            "[a](../runs.md)"),
+    ("examples/README.md",    "[a](hello/README.md)",            "[a](hello.md)"),
+    ("examples/README.md",    "[a](greet.yaml)",                 "[a](../files/examples/greet.yaml.txt)"),
+    ("examples/hello/README.md", "![a](picture.svg)",            "![a](../files/examples/hello/picture.svg)"),
     ("docs/runs.md",          "[a](nowhere.md)",                 "[a](nowhere.md)"),
     ("docs/runs.md",          "```text\n[a](../Makefile)\n```",  "```text\n[a](../Makefile)\n```"),
 ]  # fmt: skip
@@ -66,6 +69,42 @@ def test_a_link_holds_where_the_page_is_put(
     path = ROOT / file
     place = build.PAGES_OUTSIDE.get(path) or str(path.relative_to(DOCS))
     assert build.relink(written, path, place, tmp_path) == site
+
+
+TYPED = [
+    # in the console block                        what the button copies
+    ("$ ls\na  b\n",                              "ls"),
+    ("$ cd a\n$ plait run f.yaml\n…\n",           "cd a\nplait run f.yaml"),
+    ("$ cat > f <<'E'\n> a:\n>   b\n>\n> E\n",     "cat > f <<'E'\na:\n  b\n\nE"),
+    ("$ ls\nout\n> not typed\n$ echo $a\n",      "ls\necho $a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("block", "typed"), TYPED)
+def test_the_copy_button_gives_what_a_person_types(block: str, typed: str) -> None:
+    assert build.commands(block) == typed
+
+
+def test_the_copy_button_gets_the_commands_of_a_page(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<div class="highlight"><pre><span></span><code><span class="gp">$ </span>'
+        'echo<span class="w"> </span>&quot;a &lt; b&quot;\n<span class="go">a</span></code></pre></div>'
+        '<div class="highlight"><pre><span></span><code>steps: []</code></pre></div>'
+    )
+    build.write_commands(tmp_path)
+    assert re.findall(r"<div[^>]*>", (tmp_path / "a.html").read_text()) == [
+        '<div class="highlight" data-copy="echo &quot;a &lt; b&quot;">',
+        '<div class="highlight">',
+    ]
+
+
+def test_the_page_of_an_example_has_its_flow_and_its_picture(tmp_path: Path) -> None:
+    build.copy_pages(tmp_path)
+    page = (tmp_path / "examples/review-directive.md").read_text("utf-8")
+    flow = (ROOT / "examples/review-directive/review.md").read_text("utf-8")
+    assert page.endswith(f"\n## review.md\n\n~~~~md\n{flow}~~~~\n")
+    assert "](../files/examples/review-directive/picture.svg)" in page
+    assert (tmp_path / "files/examples/review-directive/picture.svg").is_file()
 
 
 def test_what_is_wrong_with_a_site_is_said(tmp_path: Path) -> None:

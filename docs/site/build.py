@@ -2,6 +2,7 @@
 
 docs/README.md is the navigation: each heading is a part, each entry of its list a page.  The pages are
 copied, their links to files outside of docs/ lead to copies of those files, and Zensical makes the site.
+Each example is a page with its picture and its flow.  The button beside a console block copies what is typed.
 Then every link and anchor of the site is followed, and nothing may be loaded from another host.
 
     build/docs      what Zensical reads
@@ -11,6 +12,7 @@ Then every link and anchor of the site is followed, and nothing may be loaded fr
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -23,16 +25,26 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+from plait.app.examples import all_examples
+from plait.cli.schema import FORMATS
+from plait.schema.json_schema import json_schema
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-NOT_PUBLISHED = {DOCS / "site", DOCS / "pictures" / "make.py"}
+NOT_PUBLISHED = {DOCS / "site", DOCS / "pictures" / "make.py", DOCS / "pictures" / "make_web.py"}
+EXAMPLES = ROOT / "examples"
+FLOWS = {Path(one.folder, "README.md"): Path(one.folder, one.flow) for one in all_examples()}
+"""The flow of each example, by its page."""
+EXAMPLE_PAGES = {page: f"examples/{page.parent.name}.md" for page in FLOWS}
 PAGES_OUTSIDE = {
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "CHANGELOG.md": "changelog.md",
-    ROOT / "examples" / "README.md": "examples.md",
-}
+    EXAMPLES / "README.md": "examples/README.md",
+} | EXAMPLE_PAGES
 """Pages that the site has, and docs/ has not: where each is put."""
+PICTURES = {".png", ".svg"}
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+ROW = re.compile(r"\| *\d+ \| \[([^\]]+)\]\(([^)#\s]+)\) \| (.+) \|")
 ENTRY = re.compile(r"- \[([^\]]+)\]\(([^)#\s]+)\)(?:: (.*))?")
 SUMMARY = (
     "Run shell commands, tools and AI agents over many items from one YAML file. A run is recorded, "
@@ -60,12 +72,15 @@ class Part:
 
 
 def parts(index: Path) -> list[Part]:
-    """The parts of a navigation: the headings of an index, and the entries of the lists below them."""
+    """The parts of a navigation: the headings of an index, and the entries of the lists below them.
+
+    The examples are the numbered rows of a table.
+    """
     found: list[Part] = []
     for line in index.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"## (.+)", line):
             found.append(Part(heading[1], []))
-        elif (entry := ENTRY.fullmatch(line)) and found:
+        elif (entry := ENTRY.fullmatch(line) or ROW.fullmatch(line)) and found:
             found[-1].pages.append(_page(index.parent, *entry.groups(default="")))
     return [part for part in found if part.pages]
 
@@ -73,7 +88,7 @@ def parts(index: Path) -> list[Part]:
 def _page(folder: Path, title: str, target: str, what: str) -> Page:
     file = (folder / target).resolve()
     path = os.path.relpath(file, DOCS)
-    is_index = file.name == "README.md" and file.is_relative_to(DOCS)
+    is_index = file.name == "README.md" and file not in EXAMPLE_PAGES
     return Page(title, path, what, parts(file) if is_index else [])
 
 
@@ -83,18 +98,18 @@ def navigation(found: list[Part]) -> str:
 
 
 def _part(part: Part) -> str:
-    entries = part.pages
-    # A part that is one folder is that folder: its index, and its pages by topic.
-    if len(entries) == 1 and entries[0].below:
-        (entry,) = entries
-        return _table(part.title, _list([json.dumps(entry.path), *map(_part, entry.below)]))
-    return _table(part.title, _list([line for page in entries for line in _lines(page)]))
+    first, *others = part.pages
+    # The index of a folder that comes first is the page of the whole part.
+    if first.below:
+        folder = [json.dumps(published_path(first.path)), *map(_part, first.below)]
+        return _table(part.title, _list([*folder, *map(_line, others)]))
+    return _table(part.title, _list([_line(page) for page in part.pages]))
 
 
-def _lines(page: Page) -> list[str]:
-    if page.below:
-        return [json.dumps(page.path), *map(_part, page.below)]
-    return [_table(page.title, json.dumps(published_path(page.path)))]
+def _line(page: Page) -> str:
+    path = json.dumps(published_path(page.path))
+    below = [_line(one) for part in page.below for one in part.pages]
+    return _table(page.title, _list([path, *below]) if below else path)
 
 
 def _table(key: str, value: str) -> str:
@@ -123,8 +138,10 @@ def copy_pages(target: Path) -> None:
         if path.suffix != ".md":
             shutil.copyfile(path, made)
             continue
-        text = path.read_text(encoding="utf-8")
-        made.write_text(relink(text, path, place, target), encoding="utf-8")
+        text = relink(path.read_text(encoding="utf-8"), path, place, target)
+        if flow := FLOWS.get(path):
+            text += f"\n## {flow.name}\n\n~~~~{flow.suffix[1:]}\n{flow.read_text('utf-8')}~~~~\n"
+        made.write_text(text, encoding="utf-8")
 
 
 def _is_published(path: Path) -> bool:
@@ -155,11 +172,14 @@ def _publish(file: Path, target: Path) -> str | None:
         return str(file.relative_to(DOCS))
     if file in PAGES_OUTSIDE:
         return PAGES_OUTSIDE[file]
+    if FLOWS.get(page := file.parent / "README.md") == file:
+        return EXAMPLE_PAGES[page]
     if file.is_dir() and (file / "README.md").is_file():
         return _publish(file / "README.md", target)
     if not file.is_relative_to(ROOT) or not file.is_file():
         return None
-    place = f"files/{file.relative_to(ROOT)}.txt"  # a browser shows it, whatever it is
+    # A browser shows it, whatever it is.
+    place = f"files/{file.relative_to(ROOT)}{'' if file.suffix in PICTURES else '.txt'}"
     (target / place).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, target / place)
     return place
@@ -187,9 +207,6 @@ def _entry(page: Page) -> str:
 
 def write_schemas(target: Path) -> None:
     """Write the JSON Schemas of the file formats, for editors."""
-    from plait.cli.schema import FORMATS
-    from plait.schema.json_schema import json_schema
-
     (target / "schema").mkdir(exist_ok=True)
     for name in FORMATS:
         text = json.dumps(json_schema(name), indent=2, ensure_ascii=False)
@@ -197,6 +214,31 @@ def write_schemas(target: Path) -> None:
 
 
 # ── the site as it was built ─────────────────────────────────────────────────────────────────────
+
+CONSOLE = re.compile(r'<div class="highlight">(?=<pre><span></span><code>(<span class="gp">.*?)</code>)', re.S)
+
+
+def write_commands(site: Path) -> None:
+    """Let the button beside a console block copy the commands, without prompts and output."""
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(CONSOLE.sub(_with_commands, text), encoding="utf-8")
+
+
+def _with_commands(found: re.Match[str]) -> str:
+    typed = commands(html.unescape(re.sub(r"<[^>]+>", "", found[1])))
+    return f'<div class="highlight" data-copy="{html.escape(typed)}">'
+
+
+def commands(console: str) -> str:
+    """What a person types: the lines after `$ `, and those after `> ` that continue them."""
+    typed: list[str] = []
+    goes_on = False
+    for line in console.splitlines():
+        goes_on = line.startswith("$ ") or (goes_on and (line == ">" or line.startswith("> ")))
+        if goes_on:
+            typed.append(line[2:])
+    return "\n".join(typed)
 
 
 class Html(HTMLParser):
@@ -266,6 +308,7 @@ def main() -> int:
         return 1
     for path in source.rglob("*.md"):  # what llms.txt names
         shutil.copyfile(path, site / path.relative_to(source))
+    write_commands(site)
     problems = list(site_problems(site))
     for problem in problems:
         print(problem, file=sys.stderr)

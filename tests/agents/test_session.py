@@ -204,7 +204,7 @@ REFUSED = [
     ("t/other", {}, "refused: there is no tool of this name that you may call; there are: t__read"),
     ("t/raed", {}, "refused: there is no tool of this name that you may call; did you mean t__read? there are: t__read"),
     ("t/read", {}, "refused: the arguments do not fit: 'path' is required"),
-    ("t/read", {"path": 1}, "refused: the arguments do not fit: path: must be string"),
+    ("t/read", {"path": 1}, "refused: the arguments do not fit: path: must be a string"),
     ("t/read", {"path": "x", "n": 0}, "refused: the arguments do not fit: n: must be at least 1"),
     ("t/read", {"path": "x", "q": 0}, "refused: the arguments do not fit: 'q' is not a parameter"),
     ("t/read", "path=x", "refused: the arguments are not a JSON object"),
@@ -395,7 +395,7 @@ def test_a_bad_answer_goes_back_with_what_is_wrong_and_the_schema() -> None:
     assert (value["data"], value["turns"], value["usage"]["calls"]) == ({"ok": True}, 3, 3)
     first, second = (ask.messages[-1].text.split("\n")[0] for ask in model.asks[1:])
     assert first == "Your answer cannot be used: it is not JSON"
-    assert second == "Your answer cannot be used: ok: must be boolean"
+    assert second == "Your answer cannot be used: ok: must be a boolean"
 
 
 def test_too_many_bad_answers_fail_loudly_with_the_raw_text() -> None:

@@ -273,9 +273,9 @@ def test_all_violations_of_a_schema_are_reported_at_once_with_the_given_value_an
     place, see = f"{project}/.ai/tools/team/report.py", "look at 'plait tools show team/report'"
     assert sorted(said.splitlines()) == sorted(
         [
-            f"{place}: 'team/report': week: must be integer, got \"46a\"",
+            f"{place}: 'team/report': week: must be an integer, got \"46a\"",
             f"fix: {see} for its parameters",
-            f"{place}: 'team/report': name: must be string, got 1",
+            f"{place}: 'team/report': name: must be a string, got 1",
             f"fix: {see} for its parameters",
             f"{place}: 'team/report': 'wek' is not a parameter",
             f"fix: did you mean 'week'? {see} for its parameters",

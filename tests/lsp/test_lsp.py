@@ -221,7 +221,7 @@ HOVERED = [
     # line, column: text
     ((6, 5), "**shell**: shell text\n\nshell text; values are bound, never pasted"),
     ((6, 20), "`${who}`: known in flow: declared\n\n**who**: declared\n\nbound as one word"),
-    ((11, 10), "**greet**: a block of 1 steps\n\nneeds: name\n\n{folder}/f.yaml:3:3"),
+    ((11, 10), "**greet**: a block of 1 step\n\nneeds: name\n\n{folder}/f.yaml:3:3"),
     ((9, 12), "**team/report**: Build the report\n\n- `week`: integer, which week\n\nproject: `{folder}/.ai/tools/team/report.py`"),
 ]  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Editors themselves: Neovim with `plait lsp`, and the server that VS Code has for YAML with our schemas.
+"""Editors themselves: Neovim and the client of VS Code with `plait lsp`, and the server that VS Code has for YAML with our schemas.
 
-Neovim is not among the tools of the tests: where it is missing, its test is skipped and says so.  The other
-comes from the npm registry.
+Neovim is not among the tools of the tests: where it is missing, its test is skipped and says so.  The others
+come from the npm registry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lsp.client import Client
-from npm import YAML_SERVER, npm_folder
+from npm import LANGUAGE_CLIENT, YAML_SERVER, npm_folder, run_node
 from plait.schema.json_schema import json_schema
 
 FLOW = "steps:\n  - shell: echo ${nope}\n    tmeout: 3\n"
@@ -62,6 +62,58 @@ def test_neovim_shows_the_findings_and_completes(tmp_path: Path) -> None:
         "2:4-10 'tmeout' is not a field of a step",
         "completes timeout",
     ]
+
+
+VSCODE = """\
+import { spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
+import protocol from "vscode-languageserver-protocol/node.js";
+
+const { command, folder } = JSON.parse(readFileSync(0, "utf8"));
+const server = spawn(command[0], command.slice(1), { cwd: folder, stdio: ["pipe", "pipe", "inherit"] });
+const client = protocol.createProtocolConnection(
+  new protocol.StreamMessageReader(server.stdout), new protocol.StreamMessageWriter(server.stdin));
+const reported = new Promise((done) =>
+  client.onNotification(protocol.PublishDiagnosticsNotification.type, (found) => done(found.diagnostics)));
+client.listen();
+const rootUri = `file://${folder}`;
+await client.sendRequest(protocol.InitializeRequest.type, { processId: process.pid, rootUri, capabilities: {} });
+client.sendNotification(protocol.InitializedNotification.type, {});
+const uri = `${rootUri}/flow.yaml`;
+const text = readFileSync(`${folder}/flow.yaml`, "utf8");
+client.sendNotification(protocol.DidOpenTextDocumentNotification.type,
+  { textDocument: { uri, languageId: "yaml", version: 1, text } });
+const at = (type, line, character) => client.sendRequest(type, { textDocument: { uri }, position: { line, character } });
+const labels = async (line, character) =>
+  (await at(protocol.CompletionRequest.type, line, character)).map((item) => item.label);
+const answer = {
+  diagnostics: (await reported).map((one) => [one.range.start, one.message.split("\\n")[0]]),
+  hover: (await at(protocol.HoverRequest.type, 4, 19)).contents.value,
+  definition: (await at(protocol.DefinitionRequest.type, 4, 19)).range.start,
+  names: (await labels(4, 19)).includes("who"),
+  tools: (await labels(5, 21)).includes("core/file/read"),
+};
+await client.sendRequest(protocol.ShutdownRequest.type);
+const ended = new Promise((done) => server.on("exit", done));
+client.sendNotification(protocol.ExitNotification.type);
+console.log(JSON.stringify({ ...answer, "exit code": await ended }));
+"""
+
+
+def test_the_client_of_vs_code_gets_an_answer_to_everything(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text(
+        "vars:\n  who: Ada\nsteps:\n  - shell: ls\n  - shell: echo ${who}\n  - tool: core/file/rea\n"
+    )
+    given = {"command": [sys.executable, "-m", "plait", "lsp"], "folder": str(tmp_path)}
+    printed = run_node(npm_folder(LANGUAGE_CLIENT), VSCODE, json.dumps(given))
+    assert json.loads(printed) == {
+        "diagnostics": [[{"line": 5, "character": 10}, "there is no tool 'core/file/rea'"]],
+        "hover": "`${who}`: known in flow: declared under vars\n\n**who**: declared under vars\n\nbound as one word",
+        "definition": {"line": 1, "character": 2},
+        "names": True,
+        "tools": True,
+        "exit code": 0,
+    }
 
 
 class YamlClient(Client):

@@ -490,7 +490,7 @@ def test_an_agent_calls_a_directive_that_has_at_most_its_permissions(place: Plac
     script(
         place,
         ("Go.", use("directive-_child", n="three")),
-        ("refused: the arguments do not fit: n: must be integer", use("directive-_child", n=3)),
+        ("refused: the arguments do not fit: n: must be an integer", use("directive-_child", n=3)),
         ("Help 3.", use("team__note", text="n")),
         (
             "refused: there is no tool of this name that you may call; there are: core__file__read",

@@ -220,7 +220,7 @@ def test_a_dry_run_refuses_a_tool_that_is_not_there_as_a_run_does(place: Place) 
 PARAMETERS = [
     # parameters of core/file/read, exit code, what is said
     ("{pathh: x}",                      2, "'pathh' is not a parameter"),
-    ("{path: 3}",                       2, "path: must be string, got 3"),
+    ("{path: 3}",                       2, "path: must be a string, got 3"),
     ("{path: flow.yaml}",               0, ""),
     ("{path: '${n}'}",                  0, ""),
     ("'${n}'",                          0, ""),

@@ -196,8 +196,8 @@ def test_all_violations_come_at_once_with_the_given_value_but_no_secret() -> Non
     assert whats == [
         "'t': 'zz' is not a parameter",
         "'t': format: must be one of ['text', 'html'], got \"htlm\"",
-        "'t': tags[1]: must be string, got 5",
-        "'t': week: must be integer",
+        "'t': tags[1]: must be a string, got 5",
+        "'t': week: must be an integer",
     ]
     assert "hunter2" not in str(caught.value)
     assert caught.value.exit_code == 2

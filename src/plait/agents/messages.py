@@ -204,11 +204,14 @@ def sum_usage(usages: Sequence[TokenUsage]) -> TokenUsage:
 TURN_LIMITS: Final = ("turns", "tokens", "spend", "seconds")
 """The limits that are checked before a turn."""
 
+NAME_A_PROVIDER: Final = (
+    "name one with 'provider:' (in a step: prompt: {prompt: …, provider: openai}), "
+    "set PLAIT_PROVIDER to its name, or write .ai/config/providers/default.yaml"
+)
+
 NO_PROVIDER: Final = (
-    "no provider is configured: name one in the step (prompt: {prompt: …, provider: openai}), "
-    "set PLAIT_PROVIDER to its name, "
-    "or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent "
-    "instead"
+    f"no provider is configured: {NAME_A_PROVIDER}; "
+    "an 'agent:' step starts a command-line agent instead"
 )
 
 

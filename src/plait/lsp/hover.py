@@ -70,7 +70,8 @@ def _about_name(text: OpenText, spot: Spot, value: str) -> str | None:
             return _about_tool(text, value)
         case "block" if (block := text.blocks.get(value)) is not None:
             needs = ", ".join(block.needs) or "nothing"
-            return f"**{value}**: a block of {len(block.steps)} steps\n\nneeds: {needs}\n\n{block.span}"
+            steps = "1 step" if len(block.steps) == 1 else f"{len(block.steps)} steps"
+            return f"**{value}**: a block of {steps}\n\nneeds: {needs}\n\n{block.span}"
     return None
 
 

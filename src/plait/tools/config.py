@@ -535,7 +535,7 @@ def describe_violation(error: Any) -> str:
         case "AdditionalProperties":
             return f"{', '.join(repr(key) for key in kind.unexpected)} is not a parameter"
         case "Type":
-            return f"must be {' or '.join(kind.types)}"
+            return f"must be {' or '.join(_with_article(name) for name in kind.types)}"
         case "Enum":
             return f"must be one of {kind.options}"
     if name in LIMITS:
@@ -544,6 +544,13 @@ def describe_violation(error: Any) -> str:
         return rule.removesuffix("s") if bound == 1 and name in _COUNTS else rule
     keyword = error.schema_path[-1] if error.schema_path else "schema"
     return f"does not meet '{keyword}' of the schema"
+
+
+def _with_article(name: str) -> str:
+    """The name of a type of JSON in a sentence."""
+    if name == "null":
+        return name
+    return f"{'an' if name[0] in 'aio' else 'a'} {name}"
 
 
 LIMITS: Final = {

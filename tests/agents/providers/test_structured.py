@@ -96,7 +96,7 @@ def test_a_model_that_declines_is_not_pressed() -> None:
 def test_the_model_hears_what_does_not_fit_where() -> None:
     model = Scripted([said('{"n": "x"}'), said('{"n": 1}')])
     assert ask(StructuredProvider(model), hi(schema=SCHEMA)).data == {"n": 1}
-    assert "- n: must be integer" in model.asked[1].messages[2].text
+    assert "- n: must be an integer" in model.asked[1].messages[2].text
 
 
 def test_calls_of_tools_come_before_the_answer() -> None:

@@ -44,8 +44,8 @@ CALLS = [
     ("{tool: greet, params: {name: '${workflow.name}'}}", []),
     ("{tool: greet, params: {name: x, count: '${workflow.name}'}}", []),
     ("{tool: greet}",                                    ["'greet': 'name' is required"]),
-    ("{tool: greet, params: {name: 3}}",                 ["'greet': name: must be string, got 3"]),
-    ("{tool: greet, params: {name: x, count: many}}",    ['\'greet\': count: must be integer, got "many"']),
+    ("{tool: greet, params: {name: 3}}",                 ["'greet': name: must be a string, got 3"]),
+    ("{tool: greet, params: {name: x, count: many}}",    ['\'greet\': count: must be an integer, got "many"']),
     ("{tool: greet, params: {name: x, cuont: 1}}",       ["'cuont' is not among the parameters of 'greet'"]),
     ("{tool: strict, params: {name: x, cuont: 1}}",      ["'strict': 'cuont' is not a parameter"]),
     ("{tool: strict, params: {name: x, cuont: '${workflow.name}'}}", ["'strict': 'cuont' is not a parameter"]),
@@ -111,7 +111,7 @@ def test_a_call_in_a_block_in_a_handler_and_in_an_ensemble_is_held_against_it_to
             on_failure: [{tool: strict, params: {nam: x}}]
         """
     said = findings(project, "flow.yaml", flow)
-    assert "1: error: 'strict': name: must be string, got 3" in said
+    assert "1: error: 'strict': name: must be a string, got 3" in said
     assert "5: error: 'strict': 'nam' is not a parameter" in said
     ensemble = "tasks: [{description: d, expected_output: e, tool: strict, params: {nam: x}}]"
     assert "1: error: 'strict': 'nam' is not a parameter" in findings(project, "e.yaml", ensemble)

@@ -18,7 +18,7 @@ from program.fakes import FakeModel, FakeServices, failure_of, new_run, performe
 def test_without_a_provider_the_step_is_refused_and_says_what_to_do() -> None:
     failure = failure_of(performed(step("a", PromptAction(text_of("hi")))))
     assert (failure.message, failure.kind) == (
-        "no provider is configured: name one in the step (prompt: {prompt: …, provider: openai}), "
+        "no provider is configured: name one with 'provider:' (in a step: prompt: {prompt: …, provider: openai}), "
         "set PLAIT_PROVIDER to its name, or write .ai/config/providers/default.yaml; an 'agent:' step starts a command-line agent instead",
         "refused",
     )

@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from threading import Lock
 
+from plait.agents.messages import NAME_A_PROVIDER
 from plait.agents.providers.file_check import file_problems
 from plait.agents.providers.spec import Spec, read_spec
 from plait.agents.providers.structured import Model, StructuredProvider
@@ -100,12 +101,8 @@ def provider_problems(
     """Why a provider cannot be used, as far as its files show. Never asks for trust."""
     named = name or environ.get(CHOICE) or ""
     if not named and not _files(DEFAULT, spaces):
-        fix = (
-            "name one in the step (prompt: {prompt: …, provider: openai}), "
-            f"set {CHOICE}, or write "
-            f".ai/config/providers/{DEFAULT}.yaml"
-        )
-        return (Problem("no model provider is configured", fix=fix, code="no-provider"),)
+        what = "no model provider is configured"
+        return (Problem(what, fix=NAME_A_PROVIDER, code="no-provider"),)
     try:
         layers = list(_layers(named or DEFAULT, spaces))
     except PlaitError as error:
