@@ -270,7 +270,7 @@ def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accep
         performed(changed, new_run(journal=journal.reopen()))
     assert str(caught.value) == (
         "the file has changed since these steps were done: a (a fake)\n"
-        "fix: plait resume --accept-changes does them again, and all that follows them; "
+        "fix: plait resume r1 --accept-changes does them again, and all that follows them; "
         "or put the file back as it was"
     )
     assert changed.turns == []

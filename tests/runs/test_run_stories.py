@@ -40,7 +40,7 @@ steps:
   - {id: second, shell: "test -e ready && echo ${MODE} >> ledger"}
 """
 FIX = (
-    "\nfix: plait resume --accept-changes goes on with them, and what is done stays done; "
+    "\nfix: plait resume RUN --accept-changes goes on with them, and what is done stays done; "
     "or put the files back as they were"
 )
 
@@ -53,7 +53,7 @@ def test_a_changed_env_file_is_noticed_and_accepted_like_a_changed_flow(place: P
     with pytest.raises(InputError) as raised:
         place.resume(run)
     assert str(raised.value) == (
-        f"the env files have changed since the run began: at least one of MODE, TOKEN has another value{FIX}"
+        f"the env files have changed since the run began: at least one of MODE, TOKEN has another value{FIX.replace('RUN', run)}"
     )
     resumed = place.resume(run, accept_changes=True)
     assert resumed.notes == [

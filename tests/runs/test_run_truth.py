@@ -65,6 +65,16 @@ def test_a_run_whose_items_all_failed_is_retried_and_not_resumed(place: Place) -
     failure = result(place, "run", "flow.yaml")["failure"]
     assert isinstance(failure, dict)
     assert (failure["message"], failure["kind"]) == ("all 3 items failed", "all_failed")
+    run = str(json.loads(place.plait("show", "--json").stdout)["id"])
+    before = place.plait("runs", "--json").stdout
+    said = (
+        f"run {run} has failed: nothing is left to resume\n"
+        f"3 items failed: 1, 2, 3\nretry: plait retry {run} --failed\n"
+    )
+    for arguments in (["resume"], ["resume", run]):
+        resumed = place.plait(*arguments)
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (said, "", 1)
+    assert place.plait("runs", "--json").stdout == before  # left alone
     place.write("flow.yaml", ITEMS.replace("LEAST", "0"))
     assert "✓ finished" in place.plait("retry", "--failed").stdout
 

@@ -58,14 +58,35 @@ def test_to_go_on_is_offered_where_that_is_possible(
     assert after(ran, "retry") == [f"plait retry {run} --failed"]
 
 
-def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
-    place.write("flow.yaml", "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\n")
+def test_what_is_looked_at_after_a_map_stopped_is_the_item_that_failed(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        "map: {input: [a, b], max_parallel: 1, max_failures: 1, steps: [{shell: echo why; exit 1}]}\n",
+    )
     run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
-    assert said(place, "resume", "last") == [
-        f"run {run} has finished: nothing is left to resume",
-        "1 item failed: 2",
-        f"retry: plait retry {run} --failed",
-    ]
+    shown = said(place, "show")
+    assert after(shown, "look at it") == [f"plait logs {run} a"]
+    assert said(place, *after(shown, "look at it")[0].split()[1:])[1:] == ["why"]
+
+
+def test_steps_of_a_map_that_did_not_start_are_not_counted(place: Place) -> None:
+    place.write(
+        "flow.yaml", "setup: [{shell: exit 2}]\nmap: {input: [a], steps: [{shell: 'true'}]}\n"
+    )
+    ended = next(one for one in said(place, "run", "flow.yaml") if one.startswith("✗ failed after"))
+    assert ended.split("   ")[1:] == ["1 step"]
+
+
+def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
+    place.write(
+        "flow.yaml",
+        "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\nreduce: [{shell: test -e ok}]\n",
+    )
+    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    place.write("ok", "")
+    again = said(place, "resume", "last")
+    assert after(again, "look at it") == [f"plait show {run}"]
+    assert after(again, "retry") == [f"plait retry {run} --failed"]
     assert after(said(place, "retry", "--failed"), "retry") == [f"plait retry {run} --failed"]
 
 
@@ -134,14 +155,14 @@ def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> 
 
 def test_a_dry_run_says_that_a_changed_file_would_be_refused(place: Place) -> None:
     flow = "steps: [{id: a, shell: echo ONE}, {id: b, shell: 'test -e ok'}]\n"
-    place.run(flow)
+    run = place.run(flow).result.run
     assert place.plait("resume", "--dry-run").stderr == ""
     place.write("flow.yaml", flow.replace("ONE", "TWO"))
     dry = place.plait("resume", "--dry-run")
     assert dry.stderr == (
         "note: plait resume would refuse this: "
         "the file has changed since these steps were done: steps/a (a)\n"
-        "fix: plait resume --accept-changes does them again, and all that follows them; "
+        f"fix: plait resume {run} --accept-changes does them again, and all that follows them; "
         "or put the file back as it was\n"
     )
     assert dry.returncode == 0
@@ -213,3 +234,26 @@ def test_commands_to_type_name_the_project_where_that_is_another_one(place: Plac
         assert above.plait(*command.split()[1:]).returncode in (0, 1)
     shown = said(above, "show", "--project", "project")
     assert after(shown, "resume") == typed["resume"]
+    retry, resume = (f"`{typed[word][0]}`" for word in ("retry", "resume"))
+    markdown = said(above, "show", "--project", "project", "--markdown")
+    assert markdown[-1] == f"Continue it with {retry}, or {resume}."
+
+
+def test_the_command_after_a_stop_names_the_project_that_was_given(place: Place) -> None:
+    stop = f"cd .. && {sys.executable} -m plait stop --project project > said; sleep 60"
+    place.write("flow.yaml", f"steps: [{{shell: 'test -e ../said || {{ {stop}; }}'}}]\n")
+    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    command = (place.root.parent / "said").read_text().partition("Continue it with:  ")[2].strip()
+    assert command == f"plait resume {run} --project project"
+    assert Place(place.root.parent).plait(*command.split()[1:]).returncode == 0
+
+
+def test_more_failures_are_shown_of_the_run_that_was_named(place: Place) -> None:
+    place.write("flow.yaml", f"map: {{input: {list(range(60))}, steps: [{{shell: exit 1}}]}}\n")
+    ran = said(place, "run", "flow.yaml")
+    run = after(ran, "flow: run ")[0].partition(",")[0]
+    assert after(ran, "more failures are counted and not printed:") == [f"plait show {run}"]
+    assert after(said(place, "show"), "… and 10 more:") == [f"plait show {run} --json"]
+    assert after(said(place, "show", "--markdown"), "… and 40 more:") == [
+        f"`plait show {run} --json`"
+    ]

@@ -153,6 +153,13 @@ def test_buttons_show_the_commands_that_they_stand_for(ran: tuple[Browser, str])
     assert (refused.status, "stop is not possible now" in refused.text) == (409, True)
 
 
+def test_a_run_whose_items_all_failed_is_retried_and_not_resumed(tmp_path: Path) -> None:
+    run = run_text(tmp_path, "map: {input: [a], steps: [{shell: exit 1}]}\n").run
+    text = Browser(tmp_path).run(run).text
+    assert f"plait retry {run} --failed" in text
+    assert 'value="resume"' not in text
+
+
 def test_an_exported_run_needs_nothing_else(ran: tuple[Browser, str]) -> None:
     browser, run = ran
     shown = browser.projects.shown(browser.key, run)

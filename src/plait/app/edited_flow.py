@@ -55,6 +55,7 @@ class EditedFlow:
         self.loaded = loaded
         self.journal = opened.journal
         self.steps: Mapping[str, Step] = dict(iter_program(loaded.program.children))
+        self._run = opened.id
         self._facts = opened.facts
         self._known = RunText.from_fact(self._facts.get("text"))
         before = [(path, known[0]) for path, known in self._known.steps.items()]
@@ -64,10 +65,10 @@ class EditedFlow:
     def require_accepted(self) -> None:
         """Raise InputError with all changes that nobody has accepted, before anything runs."""
         changed = find_changed_steps(self) if self.has_changed else {}
-        problems = [*changed_steps_error(changed.items()).problems] if changed else []
+        problems = [*changed_steps_error(self._run, changed.items()).problems] if changed else []
         change = describe_change(self._facts.get("env_files"), self.loaded.environment.filed)
         if change is not None:
-            problems.append(env_change_problem(change))
+            problems.append(env_change_problem(self._run, change))
         if problems:
             raise InputError.together(problems)
 

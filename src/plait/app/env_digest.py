@@ -54,11 +54,11 @@ def _other_values(before: Mapping[str, Json], kept: Mapping[str, str]) -> Iterat
         )
 
 
-def env_change_problem(change: str) -> Problem:
+def env_change_problem(run: str, change: str) -> Problem:
     return Problem(
         f"the env files have changed since the run began: {change}",
         None,
-        "plait resume --accept-changes goes on with them, and what is done stays done; "
+        f"plait resume {run} --accept-changes goes on with them, and what is done stays done; "
         "or put the files back as they were",
         code="changed",
     )

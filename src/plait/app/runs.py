@@ -33,6 +33,7 @@ from plait.core.hints import TYPE_CHECKING
 from plait.core.projects import project_of_file
 from plait.core.records import replace
 from plait.core.values import Json
+from plait.engine.outcome import ALL_FAILED
 from plait.engine.run_text import NO_TEXT
 
 if TYPE_CHECKING:
@@ -416,7 +417,7 @@ def plan_resume(
 def find_lasting_failures(
     run: str, *, project: str | None = None, inputs: Mapping[str, Json] | None = None
 ) -> tuple[FlowResult, list[str]] | None:
-    """Return how a run has finished, and the titles of its failed items; None: resume it.
+    """Return how a run has come to its end, and the titles of its failed items; None: resume it.
 
     A resumed run would only replay them.
     """
@@ -427,7 +428,8 @@ def find_lasting_failures(
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:
         result = recorded_result(opened)
-        if result.status != "done" or not result.exit_code:
+        kind = result.failure.kind if result.failure is not None else None
+        if not result.exit_code or (result.status != "done" and kind != ALL_FAILED):
             return None
         loaded = FlowSource.of(opened, None, inputs=inputs).load(lenient=True)
         map_step = loaded.program.map

@@ -21,6 +21,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import argparse
 
+    from plait.app.result import FlowResult
     from plait.cli.arguments import Parser
 
 EXAMPLES: Final = (
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         if lasting is not None:
             result, titles = lasting
             return report_nothing_to_do(
-                _lasting_failures_message(result.run, titles, options.project),
+                _lasting_failures_message(result, titles, options.project),
                 options,
                 result.exit_code,
             )
@@ -122,7 +123,9 @@ def run(options: argparse.Namespace) -> int:
     return run_with_view(work, view_for(options))
 
 
-def _lasting_failures_message(run: str, titles: Sequence[str], project: str | None) -> str:
+def _lasting_failures_message(
+    result: FlowResult, titles: Sequence[str], project: str | None
+) -> str:
     import shlex
 
     from plait.core.errors import format_names
@@ -130,9 +133,10 @@ def _lasting_failures_message(run: str, titles: Sequence[str], project: str | No
     from plait.views.terminal import pluralize
 
     where = f" --project {shlex.quote(project)}" if project else ""
+    ended = "finished" if result.status == "done" else "failed"
     names = format_names(map(one_line, titles), most=MOST_NAMES)
     return (
-        f"run {run} has finished: nothing is left to resume\n"
+        f"run {result.run} has {ended}: nothing is left to resume\n"
         f"{pluralize(len(titles), 'item')} failed: {names}\n"
-        f"retry: plait retry {run} --failed{where}"
+        f"retry: plait retry {result.run} --failed{where}"
     )

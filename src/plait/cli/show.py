@@ -77,17 +77,19 @@ def run(options: argparse.Namespace) -> int:
             for line in run_annotations(report):
                 print(line)
             return 0
+        # Where the run is now, not where it started: that may be a folder of another person.
+        report.progress.project = opened.project
+        kind = opened.facts.get("kind")
+        can_resume = kind != CHAT and opened.is_own
         if form == "markdown":
             from plait.views.markdown import markdown_report
 
             # A file that the journal of another person names is not opened.
             diagram = _find_diagram(opened.facts, opened.journal) if opened.is_own else None
-            sys.stdout.write(markdown_report(report, now=time.time(), diagram=diagram))
+            sys.stdout.write(
+                markdown_report(report, now=time.time(), diagram=diagram, can_resume=can_resume)
+            )
             return 0
-        # Where the run is now, not where it started: that may be a folder of another person.
-        report.progress.project = opened.project
-        kind = opened.facts.get("kind")
-        can_resume = kind != CHAT and opened.is_own
         write_lines(report_lines(report, now=time.time(), can_resume=can_resume), sys.stdout)
         if not opened.is_own:
             command = f"plait trust run {one_line(name)}{project_option(report.progress)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from plait.cli.project import add_project, require_folder
 from plait.core.hints import TYPE_CHECKING, Final
 
@@ -28,5 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
     require_folder(options.project)
     name, pid = stop_run(options.run, options.project)
-    print(f"run {name} is stopping (process {pid}). Continue it with:  plait resume {name}")
+    where = f" --project {shlex.quote(options.project)}" if options.project else ""
+    command = f"plait resume {name}{where}"
+    print(f"run {name} is stopping (process {pid}). Continue it with:  {command}")
     return 0

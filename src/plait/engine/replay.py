@@ -68,11 +68,11 @@ QUESTION_CODES: Final = frozenset({"once", "changed"})
 """Codes of errors that ask the user something: the step has no outcome, and a resume asks again."""
 
 
-def changed_steps_error(steps: Iterable[tuple[str, str]]) -> InputError:
+def changed_steps_error(run: str, steps: Iterable[tuple[str, str]]) -> InputError:
     named = [f"{path} ({title})" for path, title in steps]
     return InputError(
         "the file has changed since these steps were done: " + ", ".join(named[:20]),
-        fix="plait resume --accept-changes does them again, and all that follows them; "
+        fix=f"plait resume {run} --accept-changes does them again, and all that follows them; "
         "or put the file back as it was",
         code="changed",
     )
@@ -163,7 +163,7 @@ class Replay:
             return None
         if not self.has_text(recorded, step.fingerprint):
             if not (step.children or self.text.is_accepted):
-                raise changed_steps_error([(ctx.path, step.title)])
+                raise changed_steps_error(self._run, [(ctx.path, step.title)])
             return None
         return recorded
 
@@ -188,7 +188,7 @@ class Replay:
             named: dict[str, str] = {}
             for known in lost:  # the visits of a node are one step of the flow
                 named.setdefault(unnumbered_path(known.path), f"{known.title}, removed")
-            raise changed_steps_error(named.items())
+            raise changed_steps_error(self._run, named.items())
         for known in lost:
             ctx.run.events.emit(StepInvalidated(known.path, "it is not in the file any more"))
 

@@ -13,7 +13,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.patterns import lazy_pattern
 from plait.views.format import clean_block, clock, one_line, sign
 from plait.views.lines import part_summary, usage_line
-from plait.views.summary import failed_items
+from plait.views.summary import failed_items, next_commands, project_option
 from plait.views.terminal import pluralize
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ PLAIN: Final = frozenset(" .,/()=+'-")
 _WWW: Final = lazy_pattern(r"(?i)(www)\.")
 
 
-def markdown_report(report: Report, *, now: float, diagram: Diagram | None = None) -> str:
-    return "\n".join([*_lines(report, now, diagram), ""])
+def markdown_report(
+    report: Report, *, now: float, diagram: Diagram | None = None, can_resume: bool = True
+) -> str:
+    return "\n".join([*_lines(report, now, diagram), *_next_lines(report, can_resume), ""])
 
 
 def _lines(report: Report, now: float, diagram: Diagram | None) -> Iterator[str]:
@@ -61,9 +63,19 @@ def _lines(report: Report, now: float, diagram: Diagram | None) -> Iterator[str]
 
         yield ""
         yield from ("```mermaid", render_mermaid(diagram).rstrip("\n"), "```")
-    if status in ("failed", "interrupted"):
+
+
+def _next_lines(report: Report, can_resume: bool) -> Iterator[str]:
+    commands = next_commands(
+        report.run,
+        report.progress,
+        retry=can_resume and report.status != "running",
+        resume=can_resume and report.status in ("failed", "interrupted"),
+    )
+    words = ", or ".join(f"{before}{code(command)}" for _, before, command in commands)
+    if words:
         yield ""
-        yield f"Continue it with {code(f'plait resume {report.run}')}."
+        yield f"Continue it with {words}."
 
 
 def _row(part: Part, report: Report) -> str:
@@ -84,7 +96,8 @@ def _failures(report: Report) -> Iterator[str]:
         yield from _failure(one)
     if more := failures.count - len(shown):
         yield ""
-        yield f"… and {more} more: {code(f'plait show {report.run} --json')}"
+        command = f"plait show {report.run} --json{project_option(report.progress)}"
+        yield f"… and {more} more: {code(command)}"
     failure = report.progress.failure
     if failure is not None and not shown:
         yield ""

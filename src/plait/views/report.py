@@ -29,13 +29,12 @@ from plait.views.lines import note_line, part_figures, part_summary, usage_line
 from plait.views.parts import AGENT, ASKING, ATTEMPT, ENSEMBLE, GRAPH, LISTED, Part
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
-from plait.views.summary import end_reason, failed_items, suggested_commands
+from plait.views.summary import end_reason, failed_items, project_option, suggested_commands
 from plait.views.terminal import pluralize
 
 MOST_FAILURES: Final = 50
 MOST_RUNNING: Final = 20
 """Running steps of a part that are shown."""
-"""The kind of the action of a step that is recorded as a step itself, because a handler follows."""
 
 
 class StepLookup(Protocol):
@@ -267,7 +266,8 @@ def _step_lines(part: Part, report: Report) -> Iterator[Line]:
     for shown, step in enumerate(_visible_steps(part, report.steps)):
         if shown >= MOST_FAILURES and part.group.is_map:
             more = part.group.failure_count - MOST_FAILURES
-            yield f"      … and {more} more: plait show --json", "dim"
+            command = f"plait show {one_line(report.run)} --json{project_option(report.progress)}"
+            yield f"      … and {more} more: {command}", "dim"
             return
         yield from _step(step, report.attempts.get(step.path))
 

@@ -242,18 +242,38 @@ def suggested_commands(
 
     `first` is a command that must come before them.
     """
-    run, where = one_line(run), project_option(progress)
     if progress.failures.last:
-        step = step_argument(progress.failures.last[-1])
-        yield f"  look at it   plait logs {run} {step}{where}", "dim"
+        step = step_argument(_cause_to_look_at(progress))
+        yield f"  look at it   plait logs {one_line(run)} {step}{project_option(progress)}", "dim"
+    for name, before, command in next_commands(run, progress, retry=retry, resume=resume):
+        yield f"  {name}{' ' * (13 - len(name))}{before}{first}{command}", "dim"
+
+
+def next_commands(
+    run: str, progress: Progress, *, retry: bool, resume: bool
+) -> Iterator[tuple[str, str, str]]:
+    """`retry` and `resume`: the name, what to do before, and the command."""
+    run, where = one_line(run), project_option(progress)
     if retry and _has_failed_items(progress):
-        yield f"  retry        {first}plait retry {run} --failed{where}", "dim"
+        yield "retry", "", f"plait retry {run} --failed{where}"
     failure = progress.failure
     if resume and not (failure is not None and _needs_more_than_resume(failure, run)):
         # Failed items stay failed: resume alone would stop at the same limit.
         has_too_many = failure is not None and failure.kind == TOO_MANY
         before = "allow more failures in the file, then " if has_too_many else ""
-        yield f"  resume       {before}{first}plait resume {run}{where}", "dim"
+        yield "resume", before, f"plait resume {run}{where}"
+
+
+def _cause_to_look_at(progress: Progress) -> FailedStep:
+    """The last failure; of a map that stopped, the last item that failed: it printed something."""
+    last = progress.failures.last[-1]
+    below = [
+        one
+        for one in progress.failures.last
+        if last.path in progress.parts and one.path != last.path
+        if is_at_or_below(one.path, last.path)
+    ]
+    return below[-1] if below else last
 
 
 def _needs_more_than_resume(failure: Failure, run: str) -> bool:

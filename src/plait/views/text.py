@@ -31,7 +31,7 @@ from plait.views.lines import (
 )
 from plait.views.parts import CALL, TURN, FailedStep, NoteRow, Part, Row
 from plait.views.progress import Progress, Update
-from plait.views.summary import Result, summary_lines
+from plait.views.summary import Result, project_option, summary_lines
 from plait.views.terminal import pluralize
 
 PROGRESS_PAUSE: Final = 10.0
@@ -136,8 +136,8 @@ class LimitedOutput:
         if self._printed[level] <= MOST_PRINTED:
             yield from update_lines(update, progress)
         elif self._printed[level] == MOST_PRINTED + 1:
-            run = one_line(progress.run)
-            yield f"more {level}s are counted and not printed: plait show {run}"
+            command = f"plait show {one_line(progress.run)}{project_option(progress)}"
+            yield f"more {level}s are counted and not printed: {command}"
 
 
 class QuietView:

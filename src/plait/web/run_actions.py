@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from plait.core.hints import Final
 from plait.core.records import dataclass
+from plait.engine.outcome import ALL_FAILED
 from plait.views.run_watch import RunWatch
 
 ACTIONS: Final = ("stop", "resume", "retry")
@@ -42,7 +43,9 @@ def find_offers(
         return [Offer("stop", "Stop", ("stop", run, *where), "what is done stays recorded")]
     found = []
     failed = sum(part.group.failure_count for part in watch.progress.maps)
-    if status in ("interrupted", "failed"):
+    failure = watch.progress.failure
+    is_over = failure is not None and failure.kind == ALL_FAILED  # only a retry helps
+    if status in ("interrupted", "failed") and not is_over:
         found.append(
             Offer(
                 "resume",
