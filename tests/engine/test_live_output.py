@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from plait.engine.context import Secrets
-from plait.engine.events import EventRecord, StepFinished
-from plait.engine.live_output import FILE, MOST_WAITING, LiveOutput, read_lines
+from plait.engine.events import EventRecord, ModelText, StepFinished
+from plait.engine.live_output import FILE, MOST_WAITING, LiveOutput, OutputFile, read_lines
 from plait.engine.outcome import Succeeded
 
 
@@ -65,7 +65,7 @@ def test_the_file_loses_a_step_when_its_end_is_recorded(tmp_path: Path) -> None:
     live.open("setup/0", 1).write("stdout", b"one\n")
     live.take()
     live.take()
-    live.forget_ended([end("setup/0")])
+    live.add_reported([end("setup/0")])
     assert list(read_lines(str(tmp_path / FILE))) == []
     live.close()
     assert not (tmp_path / FILE).exists()
@@ -88,3 +88,30 @@ def test_a_step_that_prints_too_fast_is_shown_only_at_its_end(tmp_path: Path) ->
     step.write("stdout", b"x" * (MOST_WAITING + 1))
     step.write("stdout", b"more\n")
     assert live.take() == ([], False)
+
+
+def says(path: str, text: str) -> EventRecord:
+    return EventRecord(1, 0.0, ModelText(path, text))
+
+
+def test_the_words_of_a_model_are_in_the_file_until_its_turn_has_ended(tmp_path: Path) -> None:
+    live = LiveOutput(Secrets(), str(tmp_path))
+    live.add_reported([says("agent/turn:1", "Rain "), says("agent/turn:1", "falls")])
+    live.add_reported([says("agent/turn:1", " on")])
+    pieces = [
+        (one.path, one.stream, one.text, at) for one, at in OutputFile(str(tmp_path)).new_pieces()
+    ]
+    assert pieces == [
+        ("agent/turn:1", "model", "Rain ", 0),
+        ("agent/turn:1", "model", "falls", 5),
+        ("agent/turn:1", "model", " on", 10),
+    ]
+    live.add_reported([end("agent/turn:1")])
+    assert list(read_lines(str(tmp_path / FILE))) == []
+
+
+def test_the_words_of_a_turn_that_has_ended_already_are_not_written(tmp_path: Path) -> None:
+    live = LiveOutput(Secrets(), str(tmp_path))
+    live.add_reported([says("agent/turn:1", "short"), end("agent/turn:1")])
+    live.close()
+    assert not (tmp_path / FILE).exists()

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from plait.core.values import Json
 from plait.engine.events import (
     Event,
     EventRecord,
     ItemsCounted,
+    ModelText,
     RunStarted,
     StepFinished,
     StepOutput,
@@ -32,6 +34,10 @@ def start(path: str, title: str, attempt: int = 1) -> StepStarted:
 def end(path: str, title: str, output: str, stderr: str = "") -> StepFinished:
     value = {"exit_code": 0, "output": output, "stderr": stderr}
     return StepFinished(path, "shell", title, "", Succeeded(value), 0.1)
+
+
+def turn_end(path: str, value: dict[str, Json]) -> StepFinished:
+    return StepFinished(path, "turn", "turn 1", "", Succeeded(value), 0.1)
 
 
 def failed(path: str, title: str, output: str) -> StepFinished:
@@ -63,6 +69,24 @@ ROWS: list[tuple[list[Event], list[str]]] = [
     (
         [start(STEP, "\x1b]0;x\x07make"), StepOutput(STEP, "stdout", "\x1b[2Jred\x1b[0m\x07\n")],
         ["make | red\ufffd"],
+    ),
+    # The words of a model, which a prompt records as its output: none comes twice.
+    (
+        [
+            StepStarted(f"{STEP}/turn:1", "turn", "turn 1"),
+            ModelText(f"{STEP}/turn:1", "Rain falls\non the "),
+            turn_end(f"{STEP}/turn:1", {"output": "Rain falls\non the roof"}),
+        ],
+        ["turn 1 | Rain falls", "turn 1 | on the roof"],
+    ),
+    # Those of an agent, which records them as the text of its turn.
+    (
+        [
+            StepStarted("agent/turn:1", "turn", "turn 1"),
+            ModelText("agent/turn:1", "Rain falls\n"),
+            turn_end("agent/turn:1", {"text": "Rain falls\non the roof", "uses": []}),
+        ],
+        ["turn 1 | Rain falls", "turn 1 | on the roof"],
     ),
     # A failure says how.
     ([start(STEP, "make"), failed(STEP, "make", "no rule\n")], ["make | no rule", "make | exit 2"]),
@@ -144,9 +168,12 @@ def test_a_follower_prints_only_what_is_wanted() -> None:
 
 
 def test_a_step_without_an_end_is_in_the_log_with_its_last_attempt() -> None:
-    run = Run([([start(STEP, "make"), start("setup/1", "x"), end("setup/1", "x", "")], [])])
+    turn = StepStarted("setup/2/turn:1", "turn", "turn 1")
+    started: list[Event] = [start(STEP, "make"), start("setup/1", "x"), turn]
+    run = Run([([*started, end("setup/1", "x", "")], [])])
     run.is_running()
     pieces = [
+        (StepOutput("setup/2/turn:1", "model", "Rain falls"), 0),
         piece("first\n", 0),
         (StepOutput(STEP, "stdout", "sec", 2), 0),
         (StepOutput(STEP, "stdout", "ond\n", 2), 3),
@@ -163,7 +190,12 @@ def test_a_step_without_an_end_is_in_the_log_with_its_last_attempt() -> None:
     search = Search([])
     search.records = run.records
     found = list(unfinished_entries(search, pieces, None, is_running=False))
-    assert found == [UnfinishedEntry(STEP, "shell", "make", "", 0.0, 2, "second\n", "", False)]
+    assert found == [
+        UnfinishedEntry(
+            "setup/2/turn:1", "turn", "turn 1", "", 0.0, 1, "Rain falls", "", is_running=False
+        ),
+        UnfinishedEntry(STEP, "shell", "make", "", 0.0, 2, "second\n", "", is_running=False),
+    ]
 
 
 def test_failures_that_were_repaired_do_not_count() -> None:

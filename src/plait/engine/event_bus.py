@@ -365,7 +365,7 @@ class _Reporter:
 
     def _take_output(self, live: LiveOutput, records: list[EventRecord]) -> list[EventRecord]:
         """Return what running steps have printed.  Of steps that ended, the journal has it."""
-        live.forget_ended(records)
+        live.add_reported(records)
         output, is_more = live.take()
         if is_more:
             self._wake.set()

@@ -89,7 +89,7 @@ class StepOutput:
 
     path: str
     stream: str
-    """stdout or stderr."""
+    """stdout or stderr; in the file of a run also model."""
     text: str = field(repr=False)
     attempt: int = 1
 

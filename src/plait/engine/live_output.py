@@ -2,7 +2,7 @@
 
 A step opens a `StepStream`, and whoever serves its process writes to it.  The thread that reports
 events takes what has come, masks it, appends it to a file in the folder of the run and reports it
-to watchers.  Readers in other processes read the file.
+to watchers.  It appends the words of models, too.  Readers in other processes read the file.
 
 Only output that has waited for one look is taken: a short process ends before that, and its
 output is recorded with its end.  The record of a step makes its lines in the file useless, so the
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from plait.core.hints import TYPE_CHECKING, Any
-from plait.engine.events import EventRecord, StepFinished, StepOutput, StepRetrying
+from plait.engine.events import EventRecord, ModelText, StepFinished, StepOutput, StepRetrying
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "live.jsonl"
 """In the folder of a run."""
+MODEL: Final = "model"
+"""The stream with the words of a model."""
 MOST_WAITING: Final = 4 << 20
 """Bytes of a step between two looks.  One that prints more is not shown until it ends."""
 MOST_IN_FILE: Final = 1 << 20
@@ -119,8 +121,10 @@ class LiveOutput:
         self.lock = threading.Lock()
         """Held while what waits changes: others write, one thread takes."""
         self._waiting: list[StepStream] = []
-        self._written: dict[str, StepStream] = {}
-        """By path: steps with lines in the file that have no end yet."""
+        self._written: set[str] = set()
+        """The paths of steps with lines in the file that have no end yet."""
+        self._model_lengths: dict[str, int] = {}
+        """By path: how many characters a model has written."""
         self._file: int | None = None
         self._size = 0
         self._is_broken = False
@@ -149,20 +153,32 @@ class LiveOutput:
                 found.append(output)
                 if at < MOST_IN_FILE:
                     lines.append(_line(output, at))
-                    self._written[one.path] = one
+                    self._written.add(one.path)
         if lines:
             self._append("".join(lines).encode())
         return found, bool(later)
 
-    def forget_ended(self, records: Iterable[EventRecord]) -> None:
-        """The ends of these steps and attempts are recorded: the file need not have their output."""
-        if not self._written:
-            return
+    def add_reported(self, records: Iterable[EventRecord]) -> None:
+        """Write the words of models to the file, and forget the steps and attempts that have ended."""
+        lines: dict[str, list[str]] = {}
+        had_lines = bool(self._written)
         for record in records:
-            if isinstance(record.event, StepFinished | StepRetrying):
-                self._written.pop(record.event.path, None)
-        if not self._written:
+            event = record.event
+            if isinstance(event, ModelText):
+                at = self._model_lengths.get(event.path, 0)
+                self._model_lengths[event.path] = at + len(event.text)
+                if event.text and at < MOST_IN_FILE:
+                    piece = StepOutput(event.path, MODEL, event.text)
+                    lines.setdefault(event.path, []).append(_line(piece, at))
+            elif isinstance(event, StepFinished | StepRetrying):
+                self._written.discard(event.path)
+                self._model_lengths.pop(event.path, None)
+                lines.pop(event.path, None)
+        if had_lines and not self._written:
             self._rewrite()
+        if lines:
+            self._written.update(lines)
+            self._append("".join(line for own in lines.values() for line in own).encode())
 
     def start(self, wake: Callable[[], object]) -> None:
         """A run attempt starts; `wake` asks for a look.  What earlier attempts left is obsolete."""
@@ -256,7 +272,7 @@ class OutputFile:
         self._offset += len(whole) + len(newline)
         for line in _records(whole):
             output = StepOutput(line["path"], line["stream"], line["text"], line["attempt"])
-            if output.stream in ("stdout", "stderr"):
+            if output.stream in ("stdout", "stderr", MODEL):
                 yield output, line["at"]
 
 

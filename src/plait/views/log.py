@@ -23,6 +23,7 @@ from plait.engine.events import (
     Usage,
 )
 from plait.engine.journal import Journal
+from plait.engine.live_output import MODEL
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded, to_record
 from plait.engine.paths import (
     is_at_or_below,
@@ -219,7 +220,7 @@ def unfinished_entries(
     for path in paths:
         if path in started and isinstance(event := started[path].event, StepStarted):
             attempt, streams = printed[path]
-            texts = streams.get("stdout", ""), streams.get("stderr", "")
+            texts = streams.get("stdout", streams.get(MODEL, "")), streams.get("stderr", "")
             above = started.get(parent_path(path))
             yield UnfinishedEntry(
                 path,

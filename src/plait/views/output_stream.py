@@ -24,6 +24,7 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
 )
+from plait.engine.live_output import MODEL
 from plait.engine.outcome import Failed, Succeeded
 from plait.engine.paths import is_at_or_below, is_item, parent_path
 from plait.views.following import EventSource, follow_journal
@@ -34,7 +35,6 @@ from plait.views.parts import TURN
 WIDEST_PREFIX: Final = 24
 LONGEST_LINE: Final = 1 << 16
 """Characters of a line without an end after which it is printed in parts."""
-MODEL: Final = "model"
 RECORDED: Final = {"stdout": "output", "stderr": "stderr", MODEL: "text"}
 """By stream: the field of the record that has all of it."""
 
@@ -123,8 +123,8 @@ class OutputStream:
         path, shown = entry.path, self._shown.get(entry.path, {})
         value = _record(entry)
         if (shown or "exit_code" in value) and not entry.contains_others:
-            streams = dict.fromkeys([*shown, "stdout", "stderr"])
-            for stream in streams:
+            is_turn = entry.kind == TURN  # what a prompt records as its output are the same words
+            for stream in [MODEL] if is_turn else dict.fromkeys([*shown, "stdout", "stderr"]):
                 text, one = value.get(RECORDED[stream]), shown.get(stream, _Shown())
                 rest = text[one.count :] if isinstance(text, str) else ""
                 yield from self._prefixed(path, one.add(rest) + one.finish(), "")
