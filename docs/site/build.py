@@ -215,7 +215,9 @@ def write_schemas(target: Path) -> None:
 
 # ── the site as it was built ─────────────────────────────────────────────────────────────────────
 
-CONSOLE = re.compile(r'<div class="highlight">(?=<pre><span></span><code>(<span class="gp">.*?)</code>)', re.S)
+CONSOLE = re.compile(
+    r'<div class="highlight">(?=<pre><span></span><code>(<span class="gp">.*?)</code>)', re.S
+)
 
 
 def write_commands(site: Path) -> None:

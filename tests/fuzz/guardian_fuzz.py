@@ -402,14 +402,15 @@ def main() -> int:
             )
             return 0
         program = given.program or (built and built[0])
-        if built is not None:
-            guardian_client.LIBRARY = str(built[1])
         os.environ["PLAIT_GRACE"] = str(GRACE)
         os.environ["ASAN_OPTIONS"] = f"log_path={folder}/fault:detect_leaks=1:quarantine_size_mb=16"
         # The guardian's standard error is /dev/null; the undefined-behaviour sanitizer writes there.
         words = " ".join(f"'{word}'" for word in (IN_PYTHON if given.python else [str(program)]))
         wrapper = Path(folder) / "wrapper"
-        wrapper.write_text(f'#!/bin/sh\nexec {words} "$@" 2>>{folder}/faults\n')
+        arguments = '"$@"'
+        if built is not None:  # the fifth of five is the library of prestarted shells
+            arguments = f'"$1" "$2" "$3" "$4" \'{built[1]}\''
+        wrapper.write_text(f"#!/bin/sh\nexec {words} {arguments} 2>>{folder}/faults\n")
         wrapper.chmod(0o755)
         problem, count = None, 0
         guardian = Guardian([str(wrapper)])

@@ -293,8 +293,8 @@ class RunJobs:
 
     def _stop_elsewhere(self, run: str) -> RunState:
         """Ask the process that works on a run to stop it, as `plait stop` does."""
-        from plait.app.started_command import stop_run
         from plait.app.runs import find_run
+        from plait.app.started_command import stop_run
 
         if find_run(run, self._catalog.project)[0].holder(run) == os.getpid():
             what = f"run {run} is just being started or resumed here"

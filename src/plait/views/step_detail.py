@@ -11,7 +11,7 @@ from plait.engine.events import EventRecord, StepFinished, StepStarted
 from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.engine.paths import SETUP, is_at_or_below, parent_path, paths_around, split_call
-from plait.template.program import FACTS
+from plait.template.compiled import FACTS
 from plait.views.log import OF_AGENTS, LogEntry, log_entries
 from plait.views.parts import CALL, ENSEMBLE, TURN, State, outcome_state
 from plait.views.run_tree import StepNode, StepTree

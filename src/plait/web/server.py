@@ -21,11 +21,11 @@ from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.views.format import one_line
 from plait.web.addresses import RUNS, START, STATIC, RunAddresses, runs_address
-from plait.web.run_actions import ACTIONS, find_offers
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import command_line, render_page
 from plait.web.live import stream
 from plait.web.projects import Projects, ShownRun
+from plait.web.run_actions import ACTIONS, find_offers
 from plait.web.run_page import (
     WINDOW,
     Choice,
