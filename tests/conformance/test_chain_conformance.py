@@ -22,6 +22,7 @@ from plait.tools.anchors import ActiveAnchor, anchor_environment, find_anchor
 from plait.tools.bind import bind
 from plait.tools.bind_common import BindRequest
 from plait.tools.chain import MAX_CHAIN_DEPTH, Chain, Chains
+from plait.tools.chain_rules import check_pairs, validate
 from plait.tools.config import config_files, resolve_configs
 from plait.tools.environment import (
     FIXED,
@@ -34,7 +35,6 @@ from plait.tools.environment import (
 from plait.tools.headers import ItemCache
 from plait.tools.interpreters import SearchPaths
 from plait.tools.invocation import ProcessCall
-from plait.tools.chain_rules import check_pairs, validate
 from plait.tools.spaces import PRECEDENCE, Space, SpaceName, Spaces
 from tools.projects import new_project, python_tool
 

@@ -18,7 +18,7 @@ from plait.app.flow_source import (
     keep_backend,
     require_worktrees_in_place,
 )
-from plait.app.result import FlowResult, RunObservers, TemporaryRun
+from plait.app.result import FlowResult, RunObservers
 from plait.app.retention import remove_old_runs
 from plait.app.run_builder import (
     execute_run,
@@ -27,6 +27,7 @@ from plait.app.run_builder import (
     require_tools,
     would_fail_error,
 )
+from plait.app.temporary_run import TemporaryRun
 from plait.app.toolbox import seals_for
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
@@ -236,8 +237,8 @@ def resume_flow(
 ) -> FlowResult:
     """Resume a run: recorded outcomes are replayed.  `inputs`: secret ones, which are not stored."""
     from plait.app.edited_flow import EditedFlow, invalidate_removed
-    from plait.app.resume_answers import ResumeAnswers
     from plait.app.failed_items import find_waiting_items
+    from plait.app.resume_answers import ResumeAnswers
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
@@ -286,12 +287,12 @@ def retry_flow(
 ) -> FlowResult:
     """Retry failed items, all or those that are named; the file may have been edited."""
     from plait.app.edited_flow import EditedFlow
-    from plait.app.resume_answers import ResumeAnswers, done_marks_in
     from plait.app.failed_items import (
         find_failed_items,
         find_waiting_items,
         invalidate_items,
     )
+    from plait.app.resume_answers import ResumeAnswers, done_marks_in
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=True) as opened:
@@ -387,8 +388,8 @@ def plan_resume(
 ) -> list[PlannedStep]:
     """Return what a resumed run would run again, and what it would replay."""
     from plait.app.edited_flow import EditedFlow, invalidate_removed
-    from plait.app.resume_answers import ResumeAnswers
     from plait.app.failed_items import find_waiting_items
+    from plait.app.resume_answers import ResumeAnswers
     from plait.engine.journal import Overlay
 
     runs, name = find_run(run, project)
@@ -421,8 +422,8 @@ def find_lasting_failures(
     A resumed run would only replay them.
     """
     from plait.app.edited_flow import EditedFlow
-    from plait.app.recorded_result import recorded_result
     from plait.app.failed_items import find_waiting_items, list_failed_items
+    from plait.app.recorded_result import recorded_result
 
     runs, name = find_run(run, project)
     with runs.open_own(name, write=False) as opened:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plait.adapters.otel.exporter import Delivery, EventSource, Exporter, Trace
     from plait.adapters.otel.settings import Settings
     from plait.adapters.store import OpenRun
-    from plait.app.result import TemporaryRun
+    from plait.app.temporary_run import TemporaryRun
     from plait.engine.journal import Journal
     from plait.engine.stop import StopSignal
     from plait.engine.trace import RunTrace
@@ -190,7 +190,7 @@ def _telemetry(
         JournalInMemory,
         read_state,
     )
-    from plait.app.result import TemporaryRun
+    from plait.app.temporary_run import TemporaryRun
     from plait.engine.trace import RunAttempts, RunTrace
 
     if not settings.endpoints:

@@ -23,8 +23,8 @@ from plait.core.errors import InputError, PlaitError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json, json_text
-from plait.tools.headers import NO_HEADER
 from plait.tools.chain_rules import check_pairs, short_id
+from plait.tools.headers import NO_HEADER
 from plait.tools.spaces import Space, Spaces
 from plait.tools.trust.decisions import Lockfile
 from plait.tools.trust.lockfile import LOCK

@@ -49,6 +49,7 @@ from plait.tools.chain import (
     path_state,
     watched_path,
 )
+from plait.tools.chain_rules import Pair, validate
 from plait.tools.config import config_files, resolve_configs, validate_params, with_defaults
 from plait.tools.environment import (
     DotEnv,
@@ -65,7 +66,6 @@ from plait.tools.invocation import (
     ProcessCall,
     Verified,
 )
-from plait.tools.chain_rules import Pair, validate
 from plait.tools.snapshots import Snapshots
 from plait.tools.spaces import Spaces, normalize_id
 from plait.tools.tool_file import ToolFile, VerifyDeps

@@ -18,9 +18,9 @@ from plait.core.values import Json, contains_unknown
 from plait.tools.anchors import find_anchor, tool_folder
 from plait.tools.bind import Binding
 from plait.tools.chain import FLOW, Chain
+from plait.tools.chain_rules import check_pairs
 from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, with_defaults
 from plait.tools.environment import Environment
-from plait.tools.chain_rules import check_pairs
 
 SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
 """For a parameter without a type."""

@@ -26,7 +26,6 @@ from plait.views.step_values import explain_step, find_item, item_around
 from plait.web.addresses import Links, RunAddresses, project_key, runs_address
 from plait.web.ansi import to_markup
 from plait.web.charts import diagram, overview, timeline
-from plait.web.run_actions import Offer
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import (
     command_line,
@@ -41,6 +40,7 @@ from plait.web.layout import (
     usage_text,
     value_block,
 )
+from plait.web.run_actions import Offer
 from plait.web.step_page import step_panel
 
 VIEWS: Final = ("overview", "timeline", "graph", "items", "step")

@@ -16,16 +16,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from plait.app.started_command import StartedCommand, shown_command, stop_run
+from plait.app.started_command import StartedCommand, shown_command
+from plait.app.stop_run import stop_run
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.views.format import one_line
 from plait.web.addresses import RUNS, START, STATIC, RunAddresses, runs_address
-from plait.web.run_actions import ACTIONS, find_offers
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import command_line, render_page
 from plait.web.live import stream
 from plait.web.projects import Projects, ShownRun
+from plait.web.run_actions import ACTIONS, find_offers
 from plait.web.run_page import (
     WINDOW,
     Choice,
