@@ -27,7 +27,6 @@ from plait.app.run_builder import (
     require_tools,
     would_fail_error,
 )
-from plait.app.temporary_run import TemporaryRun
 from plait.app.toolbox import seals_for
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
@@ -187,6 +186,8 @@ def run_program(
     observers = observers or RunObservers()
     require_tools(flow, loaded, observers.ask)
     if project is None:
+        from plait.app.temporary_run import TemporaryRun
+
         with TemporaryRun() as unkept:
             result = execute_run(flow, loaded, unkept, observers)
             return result, list(unkept.journal.events())
