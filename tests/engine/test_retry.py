@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plait.core.grace import Backoff
+from plait.core.backoff import Backoff
 from plait.engine.outcome import Failure
 from plait.engine.step import RETRIABLE_KINDS, Retry
 

@@ -24,9 +24,9 @@ LOADED = [
     (["--version"],                                                    3,   1900),
     (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  37520),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              62,  97380),
-    (["run", "flow.yaml"],                                           183, 285370),
+    (["run", "flow.yaml"],                                           189, 286150),
     (["check", "flow.yaml"],                                         168, 258810),
-    (["runs"],                                                        65,  87890),
+    (["runs"],                                                        67,  87890),
 ]  # fmt: skip
 
 # The help of a command needs its options only: an import that belongs to the work goes into `run`.

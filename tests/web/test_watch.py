@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.app.started_command import stop_run
+from plait.app.stop_run import stop_run
 from plait.core.errors import InputError
 from plait.views.report import read_report
 from plait.views.step_detail import read_step

@@ -158,15 +158,15 @@ class _Reader:
         given = {name: self._host[name] for name in FIXED if name in self._host}
         written: dict[str, Json] = {
             "name": _escape(self._name),
-            "command": self._kept(command[0]),
-            "args": [self._kept(word) for word in command[1:]],
+            "command": self._template_text(command[0]),
+            "args": [self._template_text(word) for word in command[1:]],
         }
         if env:
-            written["env"] = {name: self._without_secret(name, name, env[name]) for name in env}
+            written["env"] = {name: self._hide_secret(name, name, env[name]) for name in env}
         server = McpServer(
             name=self._name,
-            command=tuple(map(self._filled, command)),
-            env={**given, **{name: self._filled(value) for name, value in env.items()}},
+            command=tuple(map(self._fill, command)),
+            env={**given, **{name: self._fill(value) for name, value in env.items()}},
         )
         return ServerEntry(server, written, tuple(self._needs), " ".join(command))
 
@@ -174,17 +174,17 @@ class _Reader:
         if not isinstance(url, str) or not _URL.match(url):
             raise _bad(self._where, "has a url that is not http or https", "write https://…")
         self._require_no_secret("", url, "url")
-        written: dict[str, Json] = {"name": _escape(self._name), "url": self._kept(url)}
+        written: dict[str, Json] = {"name": _escape(self._name), "url": self._template_text(url)}
         if headers:
             written["headers"] = {
-                name: self._without_secret(self._variable(name), name, value, is_header=True)
+                name: self._hide_secret(self._variable(name), name, value, is_header=True)
                 for name, value in headers.items()
             }
-        filled = tuple((name, self._filled(value)) for name, value in headers.items())
-        server = McpServer(name=self._name, url=self._filled(url), headers=filled)
+        filled = tuple((name, self._fill(value)) for name, value in headers.items())
+        server = McpServer(name=self._name, url=self._fill(url), headers=filled)
         return ServerEntry(server, written, tuple(self._needs), url)
 
-    def _filled(self, value: str) -> str:
+    def _fill(self, value: str) -> str:
         def fill(found: re.Match[str]) -> str:
             name, otherwise = found[1], found[2]
             text = self._host.get(name)
@@ -196,7 +196,7 @@ class _Reader:
 
         return _VARIABLE.sub(fill, value)
 
-    def _kept(self, value: str) -> str:
+    def _template_text(self, value: str) -> str:
         """The same text as a template of a tool file: its variables stay."""
         kept, at = "", 0
         for found in _VARIABLE.finditer(value):
@@ -210,17 +210,15 @@ class _Reader:
             raise _bad(self._where, "has a placeholder that is not a variable", fix)
         return _escape(text)
 
-    def _without_secret(
-        self, variable: str, name: str, value: str, *, is_header: bool = False
-    ) -> str:
-        """As `_kept`, but a secret that is written out becomes a variable."""
-        plain = _otherwise(value)
+    def _hide_secret(self, variable: str, name: str, value: str, *, is_header: bool = False) -> str:
+        """As `_template_text`, but a secret that is written out becomes a variable."""
+        plain = _literal_part(value)
         is_named = is_header and any(word in name.casefold() for word in _SECRET_HEADERS)
         is_whole = plain.strip() not in ("", "Bearer", "Basic", "Token")
         if is_whole and (is_named or is_secret(name, plain) or is_secret("", value)):
             self._needs.append(variable)
             return f"${{{variable}}}"
-        return self._kept(value)
+        return self._template_text(value)
 
     def _variable(self, header: str) -> str:
         return re.sub(r"\W+", "_", f"{self._name}_{header}").upper().lstrip("_0123456789")
@@ -236,7 +234,7 @@ class _Reader:
             or has_form_of_key(value)
             or password_in(value) is not None
             or any(looks_secret(one) for one in variables)
-            or _names_secret(_otherwise(word))
+            or _names_secret(_literal_part(word))
         ):
             raise _bad(
                 self._where,
@@ -245,7 +243,7 @@ class _Reader:
             )
 
 
-def _otherwise(value: str) -> str:
+def _literal_part(value: str) -> str:
     """What a text says itself: of its variables only what stands for one that is not set."""
     return _VARIABLE.sub(lambda found: found[2] or "", value)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 
-from plait.core.errors import InputError, TrustError, format_names
+from plait.core.errors import InputError, format_names
 from plait.core.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -45,16 +44,9 @@ def runs_to_keep(project: str, environ: Mapping[str, str]) -> int | None:
     if value:
         return _number(value)
     kept = _setting(os.path.join(project, ".ai", "plait.yaml"))
-    return KEEP_RUNS if kept is not None and kept < KEEP_RUNS and not _is_trusted(project) else kept
+    from plait.app.toolbox import is_trusted
 
-
-def _is_trusted(project: str) -> bool:
-    from plait.app.toolbox import user_space
-    from plait.tools.trust.decisions import Trust
-
-    with suppress(TrustError):  # the command that needs this trust reports the problem
-        return Trust(user_space(), project).trusts_project
-    return False
+    return KEEP_RUNS if kept is not None and kept < KEEP_RUNS and not is_trusted(project) else kept
 
 
 def _setting(path: str) -> int | None:

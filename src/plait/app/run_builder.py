@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial
 
 from plait.adapters.process import guardian_client
-from plait.app.result import FlowResult, RunObservers, TemporaryRun
+from plait.app.result import FlowResult, RunObservers
+from plait.app.temporary_run import TemporaryRun
 from plait.core.errors import (
     NO_OUTCOMES,
     InputError,

@@ -18,7 +18,7 @@ from plait.app.flow_source import (
     keep_backend,
     require_worktrees_in_place,
 )
-from plait.app.result import FlowResult, RunObservers, TemporaryRun
+from plait.app.result import FlowResult, RunObservers
 from plait.app.retention import remove_old_runs
 from plait.app.run_builder import (
     execute_run,
@@ -187,6 +187,8 @@ def run_program(
     observers = observers or RunObservers()
     require_tools(flow, loaded, observers.ask)
     if project is None:
+        from plait.app.temporary_run import TemporaryRun
+
         with TemporaryRun() as unkept:
             result = execute_run(flow, loaded, unkept, observers)
             return result, list(unkept.journal.events())

@@ -1,64 +1,21 @@
-"""Start `plait` commands that go on by themselves, and stop a run that another process works on."""
+"""Start `plait` commands that go on by themselves."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from threading import Thread
 
-from plait.core.errors import InputError, PlaitError
+from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.core.values import Json, json_text
 
 _LOOK_SECONDS: Final = 0.03
 MOST_OUTPUT: Final = 64 * 1024
 """Characters that are kept of what a command printed."""
-
-
-def stop_run(run: str | None, project: str | None) -> tuple[str, int]:
-    """Ask the process that works on a run to stop it, as Ctrl-C does; return its id and that."""
-    from plait.app.runs import find_run
-
-    runs, name = find_run(run, project)
-    pid = runs.holder(name)
-    if pid is None:
-        raise InputError(
-            f"no process works on run {name}", fix=f"plait show {name}", code="not-running"
-        )
-    if _is_mcp_server(pid):
-        raise InputError(
-            f"run {name} belongs to a 'plait mcp' (process {pid}), which may have other runs",
-            fix="let its client call plait_run_cancel, or end the server: its runs can be resumed",
-            code="not-running",
-        )
-    try:
-        os.kill(pid, signal.SIGINT)
-    except ProcessLookupError:
-        pass  # it has ended meanwhile
-    except PermissionError:
-        raise InputError(
-            f"process {pid}, which works on run {name}, is that of another user",
-            fix="stop it as that user",
-            code="not-running",
-        ) from None
-    return name, pid
-
-
-def _is_mcp_server(pid: int) -> bool:
-    """Does the process serve MCP clients?  A signal would end all their runs."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-    except OSError:
-        return False  # it has ended meanwhile
-    return any(
-        word.endswith(b"plait") and following == b"mcp" for word, following in pairwise(words)
-    )
 
 
 class StartedCommand:

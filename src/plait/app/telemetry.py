@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from plait.core.errors import InputError, PlaitError, TrustError
 from plait.core.extras import install_extra
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from plait.adapters.otel.exporter import Delivery, EventSource, Exporter, Trace
     from plait.adapters.otel.settings import Settings
     from plait.adapters.store import OpenRun
-    from plait.app.result import TemporaryRun
+    from plait.app.temporary_run import TemporaryRun
     from plait.engine.journal import Journal
     from plait.engine.stop import StopSignal
     from plait.engine.trace import RunTrace
@@ -99,13 +98,14 @@ def find_settings(
 ) -> Settings | None:
     """Return what is configured; None: telemetry is off.  `required`: to ask for it is enough."""
     from plait.adapters.otel.settings import is_disabled, names_collector, read_settings
+    from plait.app.toolbox import is_trusted
 
     if is_disabled(environ):
         return None
     endpoint, content = _project_setting(project)
     is_named = names_collector(environ)
-    content = content and _is_trusted(project)
-    if not is_named and endpoint and not _is_trusted(project):
+    content = content and is_trusted(project)
+    if not is_named and endpoint and not is_trusted(project):
         raise TrustError(
             f"'{SETTING}' in .ai/plait.yaml does not count, since you do not trust this project",
             fix=f"plait trust {project}, or set OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -190,7 +190,7 @@ def _telemetry(
         JournalInMemory,
         read_state,
     )
-    from plait.app.result import TemporaryRun
+    from plait.app.temporary_run import TemporaryRun
     from plait.engine.trace import RunAttempts, RunTrace
 
     if not settings.endpoints:
@@ -230,12 +230,12 @@ def _telemetry(
         trace.is_sampled,
         attempts.after_start(),
         trace.tracestate,
-        _ended_before(journal, leg_began, first_event),
+        _make_end_check(journal, leg_began, first_event),
     )
     return Telemetry(run_trace, exporter if is_needed else None, settings, opened.id)
 
 
-def _ended_before(journal: Journal, after: int, before: int) -> Callable[[str], bool]:
+def _make_end_check(journal: Journal, after: int, before: int) -> Callable[[str], bool]:
     def has_ended(path: str) -> bool:
         known = journal.last_result(path)
         return known is not None and after < known.number < before
@@ -293,12 +293,3 @@ def _project_setting(project: str) -> tuple[str, bool]:
     if not isinstance(value, Mapping):
         return "", False
     return str(value.get("endpoint") or ""), value.get("content") is True
-
-
-def _is_trusted(project: str) -> bool:
-    from plait.app.toolbox import user_space
-    from plait.tools.trust.decisions import Trust
-
-    with suppress(TrustError):
-        return Trust(user_space(), project).trusts_project
-    return False

@@ -211,6 +211,17 @@ def user_space() -> str:
     return os.path.join(user_folder(), ".ai")
 
 
+def is_trusted(project: str) -> bool:
+    """Does the user trust the project?  The command that needs this trust reports its problems."""
+    from plait.core.errors import TrustError
+    from plait.tools.trust.decisions import Trust
+
+    try:
+        return Trust(user_space(), project).trusts_project
+    except TrustError:
+        return False
+
+
 def seals_for(project: str) -> Seals:
     """The seals by which this user's own runs and results in a project are recognised."""
     from plait.tools.trust.seal import Seals

@@ -107,12 +107,12 @@ class Parser(argparse.ArgumentParser):
             f"plait {self.command} has no option {', '.join(options)}",
             fix=f"did you mean {' '.join(guesses)}? plait help {self.command} lists all"
             if guesses
-            else f"options: {', '.join(self._shown())}; "
+            else f"options: {', '.join(self._help_options())}; "
             "a text that starts with '-' is written after '--'",
             code="unknown-option",
         )
 
-    def _shown(self) -> list[str]:
+    def _help_options(self) -> list[str]:
         """The options that the help names: the others are other ways to say the same."""
         return [
             name

@@ -26,7 +26,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from plait.app.started_command import stop_run
+    from plait.app.stop_run import stop_run
 
     require_folder(options.project)
     name, pid = stop_run(options.run, options.project)

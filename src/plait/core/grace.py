@@ -1,16 +1,15 @@
-"""How long to wait: for a process to end, and between two attempts.
+"""The grace: the time between asking a process to end and forcing it.
 
-The grace is the time between asking a process to end and forcing it.  One number holds for all: a
-timeout, Ctrl-C, the death of Plait, a step, a tool, a server, `plait sh`.
+One number holds for all: a timeout, Ctrl-C, the death of Plait, a step, a tool, a server,
+`plait sh`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 from plait.core.errors import InputError
-from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.hints import Final
 
 GRACE: Final = 2.0
 """Seconds, unless the variable says otherwise."""
@@ -34,32 +33,3 @@ def grace_seconds() -> float:
             code="bad-grace",
         )
     return seconds
-
-
-# ── pauses between attempts ──────────────────────────────────────────────
-
-Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
-
-
-def backoff_delays(
-    backoff: Backoff,
-    first: float,
-    most: float,
-    *,
-    increment: float | None = None,
-    base: float = 2.0,
-) -> Iterator[float]:
-    """Endless pauses in seconds, none longer than `most`.
-
-    `increment` is what "linear" adds, `first` by default; "exponential" multiplies by `base`.
-    """
-    delay, following = first, first
-    while True:
-        yield min(delay, most)
-        match backoff:
-            case "linear":
-                delay += first if increment is None else increment
-            case "exponential":
-                delay = min(delay * base, most)
-            case "fibonacci":
-                delay, following = following, min(delay + following, most)

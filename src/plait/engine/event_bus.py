@@ -26,6 +26,7 @@ from plait.engine.events import (
     StepRenamed,
     StepStarted,
 )
+from plait.engine.paths import parent_path
 
 if TYPE_CHECKING:
     from plait.core.hints import Final
@@ -118,7 +119,7 @@ class EventBus:
     def emit_with_parent(self, event: StepFinished) -> None:
         """Record the end of the last step of a list together with the end of the list."""
         self._add_to_plan(event)
-        self._ends[event.path.rpartition("/")[0]] = event
+        self._ends[parent_path(event.path)] = event
 
     def emit_discarded(self, event: StepFinished, why: str) -> None:
         """Record what a step used, and invalidate its end in the same transaction."""
@@ -201,7 +202,7 @@ class EventBus:
                 start = self._starts.pop(path, None)
                 if start is not None and not any(_says_all(event, start) for event in events):
                     starts.append(start)
-                path = path.rpartition("/")[0]
+                path = parent_path(path)
         starts.reverse()
         return starts
 

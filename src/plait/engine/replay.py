@@ -19,6 +19,7 @@ from plait.engine.paths import (
     is_hook_name,
     join_path,
     last_name,
+    path_names,
     unnumbered_name,
     unnumbered_path,
 )
@@ -171,7 +172,7 @@ class Replay:
         """Does a recorded outcome count for a step that has this fingerprint now?"""
         if recorded.fingerprint == present:
             return True
-        if "/".join(recorded.path.split("/", 2)[:2]) in self.retried:
+        if join_path(*path_names(recorded.path)[:2]) in self.retried:
             return False  # in an item that is retried, only the present text counts
         return recorded.fingerprint in self.text.fingerprints(recorded.path, present)
 

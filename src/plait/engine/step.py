@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from plait.core.grace import Backoff, backoff_delays
+from plait.core.backoff import Backoff, backoff_delays
 from plait.core.hints import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from plait.core.records import dataclass
 from plait.engine.kinds import failure_kinds

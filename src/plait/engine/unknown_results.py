@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from plait.core.values import Json
 
 
-_UNSEEN: Final = "unseen"
+_MARKED_DONE: Final = "unseen"
 
 MARKED_DONE_RESULT: Final[dict[str, Json]] = {
     "output": "",
     "stderr": "",
     "exit_code": 0,
     "duration": 0.0,
-    _UNSEEN: True,
+    _MARKED_DONE: True,
 }
 """The value of a step that the user marked as done: its output is not known."""
 
@@ -29,9 +29,9 @@ UNKNOWN_RESULT: Final[Mapping[str, Json]] = dict.fromkeys(
 """The value of a step in a dry run."""
 
 
-def is_unseen(result: Mapping[str, Json]) -> bool:
+def is_marked_done(result: Mapping[str, Json]) -> bool:
     """Is it the value of a step that the user marked as done?"""
-    return _UNSEEN in result
+    return _MARKED_DONE in result
 
 
 def is_unknown_result(result: Mapping[str, Json]) -> bool:

@@ -170,10 +170,10 @@ class Guard:
 
     def _hosts(self, request: _Request) -> set[str]:
         """Every `Host` by which this connection may be meant."""
-        names = {_in_url(self._listen.host), *self._listen.names}
+        names = {_url_host(self._listen.host), *self._listen.names}
         local = (request.scope.get("server") or ("",))[0]
         with suppress(ValueError):  # not an address: a test without a network
-            names.add(_in_url(str(ip_address(local))))  # of a server at all addresses
+            names.add(_url_host(str(ip_address(local))))  # of a server at all addresses
         if self._listen.is_loopback:
             names |= {"localhost", "127.0.0.1", "[::1]"}
         hosts = {f"{name}:{self._port}" for name in names}
@@ -327,7 +327,7 @@ def _is_event_stream(message: Message) -> bool:
     )
 
 
-def _in_url(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

@@ -195,11 +195,11 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.set_inheritable(False)
     except OSError as error:
         bound.close()
-        raise _not_bound(host, port, error) from None
+        raise _bind_error(host, port, error) from None
     return bound
 
 
-def _not_bound(host: str, port: int, error: OSError) -> MachineError:
+def _bind_error(host: str, port: int, error: OSError) -> MachineError:
     where = f"port {port} of {host}"
     match error.errno:
         case errno.EADDRINUSE:

@@ -50,7 +50,7 @@ def _diagnostic(text: OpenText, finding: Finding) -> Json:
     problem = finding.problem
     place = problem.where.place if isinstance(problem.where, Span) else None
     is_here = place is not None and _is_same(place.source.name, text.path)
-    message = problem.what if is_here or not problem.where else _with_place(problem, text)
+    message = problem.what if is_here or not problem.where else _place_message(problem, text)
     made: dict[str, Json] = {
         "range": _range(text, place) if place is not None and is_here else text.lines.range(0, 0),
         "severity": SEVERITY[finding.severity],
@@ -70,7 +70,7 @@ def _diagnostic(text: OpenText, finding: Finding) -> Json:
     return made | ({"relatedInformation": related} if related else {})
 
 
-def _with_place(problem: Problem, text: OpenText) -> str:
+def _place_message(problem: Problem, text: OpenText) -> str:
     if isinstance(problem.where, str) and _is_same(problem.where, text.path):
         return problem.what
     return f"{problem.where}: {problem.what}"

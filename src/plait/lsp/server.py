@@ -93,7 +93,7 @@ class Server:
             self._fail(number, UNKNOWN_METHOD, f"there is no method '{method[:80]}'")
             return
         try:
-            with with_unsaved(self._shown()):
+            with with_unsaved(self._open_texts()):
                 result = answers[method](params)
         except (PlaitError, OSError) as error:
             self._fail(number, INTERNAL_ERROR, str(getattr(error, "what", error)))
@@ -151,7 +151,7 @@ class Server:
         # Another open file may extend this one.
         self.unchecked |= dict.fromkeys([uri, *self.texts] if uri in self.texts else self.texts)
 
-    def _shown(self) -> dict[str, str]:
+    def _open_texts(self) -> dict[str, str]:
         return {os.path.realpath(one.path): one.text for one in self.texts.values()}
 
     def _publish(self) -> None:
@@ -161,7 +161,7 @@ class Server:
         from plait.lsp.diagnostics import diagnostics
 
         try:
-            with with_unsaved(self._shown()):
+            with with_unsaved(self._open_texts()):
                 text = OpenText(uri, self.texts[uri].text)
                 found = diagnostics(text)
         except (PlaitError, OSError) as error:

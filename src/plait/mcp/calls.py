@@ -30,7 +30,7 @@ from plait.mcp.questions import (
     once_question,
 )
 from plait.mcp.results import create_task_result, failure, run_result, success
-from plait.mcp.run_jobs import CANCELLED, Job, OnProgress, ResumeWords, RunJobs, RunState
+from plait.mcp.run_jobs import CANCELLED, OnProgress, ResumeWords, RunJob, RunJobs, RunState
 from plait.tools.call import call_tool
 
 MOST_WAIT: Final = 600.0
@@ -183,7 +183,7 @@ class Calls:
 
     def continue_run(
         self, state: RunState, words: ResumeWords, answers: Answers | None, *, asked: bool = False
-    ) -> Job | None:
+    ) -> RunJob | None:
         """Resume a run; what it asks is asked first.
 
         None: nobody answers, so it stays as it is.  `asked`: the client itself asks to resume it,

@@ -443,7 +443,7 @@ class _Reply(Response):
         takes_events = _accepts(self._request, "text/event-stream")
         if not self._at_once:
             waiting = asyncio.ensure_future(self._first(takes_events))
-            leaving = asyncio.ensure_future(_left(self._request))
+            leaving = asyncio.ensure_future(_wait_for_disconnect(self._request))
             done, _ = await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
             leaving.cancel()
             if waiting not in done:
@@ -487,7 +487,7 @@ class _Reply(Response):
                 yield b": still here\n\n"
 
 
-async def _left(request: HttpRequest) -> None:
+async def _wait_for_disconnect(request: HttpRequest) -> None:
     """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -149,16 +149,16 @@ def make_request(
     params = params or {}
     meta = params.get("_meta")
     if isinstance(meta, Mapping) and REVISION_KEY in meta:
-        return Request(id, method, params, _named_revision(meta), _client(method, meta))
+        return Request(id, method, params, _read_revision(meta), _client(method, meta))
     if method == "initialize":
-        return Request(id, method, params, _agreed_revision(params), known)
+        return Request(id, method, params, _choose_revision(params), known)
     if session is None and method != "ping":
         what = f"{method}: send initialize first, or name the revision in params._meta"
         raise ProtocolError(INVALID_REQUEST, f"{what} as {REVISION_KEY}")
     return Request(id, method, params, session or HANDSHAKES[0], known)
 
 
-def _named_revision(meta: Mapping[str, Json]) -> str:
+def _read_revision(meta: Mapping[str, Json]) -> str:
     named = meta[REVISION_KEY]
     if named != STATELESS:
         raise ProtocolError(
@@ -176,7 +176,7 @@ def _client(method: str, meta: Mapping[str, Json]) -> Mapping[str, Json]:
     return can
 
 
-def _agreed_revision(params: Mapping[str, Json]) -> str:
+def _choose_revision(params: Mapping[str, Json]) -> str:
     """The revision that the client asks for, else the newest that begins like this."""
     asked = params.get("protocolVersion")
     if not isinstance(asked, str):

@@ -46,7 +46,7 @@ class StartRun(Protocol):
     def __call__(self, *, observers: RunObservers) -> FlowResult: ...
 
 
-class Job:
+class RunJob:
     """A run that a thread of this server works on."""
 
     def __init__(self) -> None:
@@ -218,12 +218,12 @@ class RunJobs:
     def __init__(self, catalog: Catalog, report_bug: Callable[[Exception], object]) -> None:
         self._catalog = catalog
         self._report_bug = report_bug
-        self._jobs: dict[str, Job] = {}
-        self._starting: set[Job] = set()
+        self._jobs: dict[str, RunJob] = {}
+        self._starting: set[RunJob] = set()
         self._lock = Lock()
         self._resuming = Lock()
 
-    def start(self, flow: Exposed, inputs: Mapping[str, Json]) -> Job:
+    def start(self, flow: Exposed, inputs: Mapping[str, Json]) -> RunJob:
         """Start a run, and return when it is recorded; PlaitError if it cannot start."""
         from plait.app import runs as flows
 
@@ -236,7 +236,7 @@ class RunJobs:
             work = partial(flows.run_flow, named, options, project=project)
         return self._begin(work)
 
-    def resume(self, run: str, words: ResumeWords | None = None, *, stop: str = "") -> Job:
+    def resume(self, run: str, words: ResumeWords | None = None, *, stop: str = "") -> RunJob:
         """Continue a run; `stop`: only to record that it is stopped, and why."""
         from plait.app import runs as flows
 
@@ -255,7 +255,7 @@ class RunJobs:
             )
             return self._begin(work, stop)
 
-    def job(self, run: str) -> Job | None:
+    def job(self, run: str) -> RunJob | None:
         with self._lock:
             return self._jobs.get(run)
 
@@ -294,7 +294,7 @@ class RunJobs:
     def _stop_elsewhere(self, run: str) -> RunState:
         """Ask the process that works on a run to stop it, as `plait stop` does."""
         from plait.app.runs import find_run
-        from plait.app.started_command import stop_run
+        from plait.app.stop_run import stop_run
 
         if find_run(run, self._catalog.project)[0].holder(run) == os.getpid():
             what = f"run {run} is just being started or resumed here"
@@ -344,8 +344,8 @@ class RunJobs:
         for job in jobs:
             job.wait(until - time.monotonic(), StopSignal())
 
-    def _begin(self, work: StartRun, stop: str = "") -> Job:
-        job = Job()
+    def _begin(self, work: StartRun, stop: str = "") -> RunJob:
+        job = RunJob()
         if stop:
             job.stop.ask(stop)
         with self._lock:
@@ -356,7 +356,7 @@ class RunJobs:
             raise job.error
         return job
 
-    def _perform(self, job: Job, work: StartRun) -> None:
+    def _perform(self, job: RunJob, work: StartRun) -> None:
         def watch(record: EventRecord) -> None:
             if isinstance(record.event, RunStarted):
                 with self._lock:

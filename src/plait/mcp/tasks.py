@@ -64,7 +64,7 @@ class Tasks:
         if request.can_be_asked:
             answers = SentAnswers(self._given.get(state.run, {}))
         try:
-            state = self._continued(state, answers)
+            state = self._continue_run(state, answers)
         except InputRequired as required:
             record = task_record(request, state, "input_required")
             asked = {"inputRequests": required.requests()} if request.is_stateless else {}
@@ -83,7 +83,7 @@ class Tasks:
         """Wait for the end of a task; what its run asks is asked now."""
         state = self._state(request)
         try:
-            self._continued(state, answers)
+            self._continue_run(state, answers)
             result = run_result(self._runs.wait(state.run, FOREVER, stop, on_progress))
         except PlaitError as error:
             result = failure(str(error))
@@ -95,7 +95,7 @@ class Tasks:
         given = self._given.setdefault(state.run, {})
         given.update(request.mapping("inputResponses"))
         try:
-            self._continued(state, SentAnswers(given))
+            self._continue_run(state, SentAnswers(given))
         except InputRequired:
             return {}  # others are missing
         except InputError as error:
@@ -144,7 +144,7 @@ class Tasks:
             raise ProtocolError(INVALID_PARAMS, f"there is no task '{id[:200]}'")
         return state
 
-    def _continued(self, state: RunState, answers: Answers | None) -> RunState:
+    def _continue_run(self, state: RunState, answers: Answers | None) -> RunState:
         """The state of a run that goes on if it can."""
         if self._runs.job(state.run) is None and state.goes_on:
             self._calls.continue_run(state, ResumeWords(), answers)

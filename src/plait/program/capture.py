@@ -17,7 +17,7 @@ from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
 from plait.engine.outcome import Failure, StepError
-from plait.engine.unknown_results import is_unknown_result, is_unseen
+from plait.engine.unknown_results import is_marked_done, is_unknown_result
 from plait.template.compiled import FACTS
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def capture_values(capture: Capture, ended: Mapping[str, Json]) -> dict[str, Jso
     try:
         value = _parse_output(capture, ended)
     except _Mismatch as mismatch:
-        if facts["success"] and not is_unseen(ended):
+        if facts["success"] and not is_marked_done(ended):
             raise StepError(_failure(capture, mismatch.wanted, ended)) from None
         value = None
     return {

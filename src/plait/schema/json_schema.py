@@ -67,15 +67,14 @@ def _events_schema() -> dict[str, Json]:
         "description": "One line of plait run --json or plait events",
         "type": "object",
         "oneOf": [{"$ref": f"#/$defs/{name}"} for name in names],
-        "$defs": {form.name: _written_form(form, is_event=form.name in names) for form in forms},
+        "$defs": {form.name: _record_schema(form, is_event=form.name in names) for form in forms},
     }
 
 
-def _written_form(form: RecordType, *, is_event: bool) -> dict[str, Json]:
+def _record_schema(form: RecordType, *, is_event: bool) -> dict[str, Json]:
     name: dict[str, Json] = {"event": {"const": form.name}} if is_event else {}
     fields = {
-        field.name: {**_written_kind(field.kind), "description": field.what}
-        for field in form.fields
+        field.name: {**_kind_schema(field.kind), "description": field.what} for field in form.fields
     }
     return {
         "description": form.what,
@@ -85,17 +84,17 @@ def _written_form(form: RecordType, *, is_event: bool) -> dict[str, Json]:
     }
 
 
-def _written_kind(kind: Kind) -> dict[str, Json]:
+def _kind_schema(kind: Kind) -> dict[str, Json]:
     """A value that Plait has written: it is no template, so a number is a number."""
     match kind:
         case Integer(least, most):
             return _number_schema("integer", least, most)
         case ListOf(inner):
-            return {"type": "array", "items": _written_kind(inner)}
+            return {"type": "array", "items": _kind_schema(inner)}
         case MapOf(inner):
-            return {"type": "object", "additionalProperties": _written_kind(inner)}
+            return {"type": "object", "additionalProperties": _kind_schema(inner)}
         case OneOf(kinds):
-            return {"anyOf": [_written_kind(one) for one in kinds]}
+            return {"anyOf": [_kind_schema(one) for one in kinds]}
     return _schema(kind)
 
 
@@ -161,16 +160,16 @@ def _at_most_one(names: list[str]) -> Json:
 
 def _field_schema(field: Field, *, old: bool) -> Json:
     if isinstance(field.kind, NoEffect):
-        return _not_offered(f"no effect: {field.kind.why}")
+        return _deprecation(f"no effect: {field.kind.why}")
     schema = {**_schema(field.kind), "description": field.what}
     if field.default is not None:
         schema["default"] = field.default
     if old:
-        schema |= _not_offered(f"write '{field.name}'")
+        schema |= _deprecation(f"write '{field.name}'")
     return schema
 
 
-def _not_offered(why: str) -> dict[str, Json]:
+def _deprecation(why: str) -> dict[str, Json]:
     """A field that is accepted with a warning.  Editors for YAML do not offer a field that has
     `deprecationMessage`.
     """

@@ -485,14 +485,14 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[
     return [
         Violation(
             tuple(error.instance_path),
-            describe_violation(error) + _given(params, error),
+            describe_violation(error) + _value_note(params, error),
             tuple(getattr(error.kind, "unexpected", ())),
         )
         for error in asked.iter_errors(plain)
     ]
 
 
-def _given(params: Json, error: Any) -> str:
+def _value_note(params: Json, error: Any) -> str:
     """The value that has the wrong type or is not among the choices; of a secret nothing."""
     name = type(error.kind).__name__.rpartition("_")[2]
     if name not in ("Type", "Enum") and name not in LIMITS:

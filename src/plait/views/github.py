@@ -37,7 +37,7 @@ def _escape(text: str, *, is_property: bool = False) -> str:
 def run_annotations(report: Report) -> Iterator[str]:
     """An error for each step and item of a run that failed, and for the run; its warnings."""
     progress = report.progress
-    place = {"file": _shown_path(progress.file)}
+    place = {"file": _relative_path(progress.file)}
     for note in progress.notes:
         if note.warning:
             yield annotation("warning", _clean(note.message), {"title": "plait", **place})
@@ -61,7 +61,7 @@ def _clean(text: str) -> str:
     return clean_block(text)
 
 
-def _shown_path(path: str) -> str:
+def _relative_path(path: str) -> str:
     """Relative to this folder: GitHub knows a file by its path in the repository."""
     below = os.path.relpath(path)
     return path if below.startswith("..") else below

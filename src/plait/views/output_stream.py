@@ -116,7 +116,7 @@ class OutputStream:
 
     def _piece(self, path: str, stream: str, text: str) -> Iterator[Line]:
         shown = self._shown.setdefault(path, {}).setdefault(stream, _Shown())
-        yield from self._prefixed(path, shown.add(text), "")
+        yield from self._add_prefix(path, shown.add(text), "")
 
     def _rest(self, entry: LogEntry) -> Iterator[Line]:
         """What an attempt printed and nobody has seen, and why it failed."""
@@ -127,15 +127,15 @@ class OutputStream:
             for stream in [MODEL] if is_turn else dict.fromkeys([*shown, "stdout", "stderr"]):
                 text, one = value.get(RECORDED[stream]), shown.get(stream, _Shown())
                 rest = text[one.count :] if isinstance(text, str) else ""
-                yield from self._prefixed(path, one.add(rest) + one.finish(), "")
-            yield from self._prefixed(path, loss_lines(value), "")
+                yield from self._add_prefix(path, one.add(rest) + one.finish(), "")
+            yield from self._add_prefix(path, loss_lines(value), "")
         else:
-            yield from self._prefixed(path, entry_lines(entry), "")
+            yield from self._add_prefix(path, entry_lines(entry), "")
         if isinstance(entry.outcome, Failed):
             state, colour = entry_state(entry)
-            yield from self._prefixed(path, [state], colour)
+            yield from self._add_prefix(path, [state], colour)
 
-    def _prefixed(self, path: str, lines: Iterable[str], colour: str) -> Iterator[Line]:
+    def _add_prefix(self, path: str, lines: Iterable[str], colour: str) -> Iterator[Line]:
         name = self._name(path)
         self._width = max(self._width, len(name))
         for line in lines:

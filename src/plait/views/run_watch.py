@@ -170,7 +170,7 @@ class RunWatch:
         table = self._tables.get(path)
         if table is None:
             table = self._tables[path] = ItemTable(path)
-            self._table_until[path] = self._selected_at(path)
+            self._table_until[path] = self._selection_number(path)
         until = reader.last()
         after = self._table_until[path]
         if until > after:
@@ -185,7 +185,7 @@ class RunWatch:
             table.interrupt()
         return table
 
-    def _selected_at(self, path: str) -> int:
+    def _selection_number(self, path: str) -> int:
         from plait.engine.replay import items_selected_at
 
         return items_selected_at(self.journal, path)

@@ -70,7 +70,7 @@ class _Style:
             code = codes[at]
             at += 1
             if code in (38, 48):
-                colour, at = _extended(codes, at)
+                colour, at = _read_colour(codes, at)
                 if code == 38:
                     self._front = f"f{colour}" if colour is not None else ""
                 else:
@@ -96,19 +96,19 @@ class _Style:
             self._back = ""
 
 
-def _extended(codes: list[int], at: int) -> tuple[int | None, int]:
+def _read_colour(codes: list[int], at: int) -> tuple[int | None, int]:
     """One of the 16 colours for `38;5;N` or `38;2;R;G;B`, and where the codes go on."""
     match codes[at : at + 1]:
         case [5]:
             number = codes[at + 1] if at + 1 < len(codes) else 0
-            return _of_256(number), at + 2
+            return _palette_colour(number), at + 2
         case [2]:
             red, green, blue = [*codes[at + 1 : at + 4], 0, 0, 0][:3]
             return _nearest(red, green, blue), at + 4
     return None, at + 1
 
 
-def _of_256(number: int) -> int:
+def _palette_colour(number: int) -> int:
     if number < 16:
         return number
     if number >= 232:

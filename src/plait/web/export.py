@@ -61,8 +61,8 @@ def export_run(watch: RunWatch, facts: RunFacts, now: float) -> str:
         "form-action 'none'"
     )
     places = PlacesInFile()
-    rows = _chosen_items(watch)
-    for path in _detailed(watch, rows):
+    rows = _choose_items(watch)
+    for path in _choose_steps(watch, rows):
         places.steps[path] = None
     title = f"{watch.progress.flow} {facts.run}"
     head = tag(
@@ -80,7 +80,7 @@ def export_run(watch: RunWatch, facts: RunFacts, now: float) -> str:
     ]
     if facts.is_own and facts.kind != "directive":
         parts.append(panel(watch, facts, Choice("graph"), places, now)["panel"])
-    parts = [_without_id(one) for one in parts if isinstance(one, Markup)]
+    parts = [_drop_id(one) for one in parts if isinstance(one, Markup)]
     parts += [_items(watch, path, chosen, places) for path, chosen in rows.items()]
     details = _read_details(watch, list(places.steps))
     parts += [_detail(watch, facts, one, places, now) for one in details]
@@ -105,12 +105,12 @@ def export_run(watch: RunWatch, facts: RunFacts, now: float) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _without_id(panel: Markup) -> Markup:
+def _drop_id(panel: Markup) -> Markup:
     """A panel beside others: the id of each page's one panel would be there twice."""
     return trusted(panel.text.replace('<div id="panel" class="panel">', '<div class="panel">', 1))
 
 
-def _chosen_items(watch: RunWatch) -> dict[str, list[ItemRow]]:
+def _choose_items(watch: RunWatch) -> dict[str, list[ItemRow]]:
     """By map: the items that failed, and the first others."""
     found: dict[str, list[ItemRow]] = {}
     for path in watch.maps():
@@ -121,7 +121,7 @@ def _chosen_items(watch: RunWatch) -> dict[str, list[ItemRow]]:
     return found
 
 
-def _detailed(watch: RunWatch, rows: dict[str, list[ItemRow]]) -> list[str]:
+def _choose_steps(watch: RunWatch, rows: dict[str, list[ItemRow]]) -> list[str]:
     """The steps whose details are in the file: failures first, then all that fit."""
     most = FEW_DETAILS if watch.journal.reader.is_long() else MOST_DETAILS
     items = [row for chosen in rows.values() for row in chosen if row.path]

@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from plait.app.started_command import StartedCommand, shown_command, stop_run
+from plait.app.started_command import StartedCommand, shown_command
+from plait.app.stop_run import stop_run
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.views.format import one_line
@@ -58,7 +59,7 @@ def make_app(projects: Projects) -> Starlette:
             Route(START, pages.start, methods=["POST"]),
             Route(f"{STATIC}/{{name}}", static_file),
         ],
-        exception_handlers={404: _not_found, 405: _not_found},
+        exception_handlers={404: _answer_not_found, 405: _answer_not_found},
     )
 
 
@@ -73,7 +74,7 @@ def read_static(name: str) -> str:
     return files("plait.web").joinpath("static", name).read_text("utf-8")
 
 
-async def _not_found(_request: Request, error: Exception) -> Response:
+async def _answer_not_found(_request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     return error_page(status, "there is no such page", "the list of runs is at /")
 
@@ -148,7 +149,7 @@ class Pages:
 
     def run(self, request: Request) -> Response:
         try:
-            shown = self._shown(request)
+            shown = self._find_run(request)
             with shown.lock:
                 shown.watch.update()
                 choice = _choice(request).settle(shown.watch)
@@ -167,7 +168,7 @@ class Pages:
         seen = [-1]
 
         def look() -> Mapping[str, Markup] | None:
-            shown = self._shown(request)
+            shown = self._find_run(request)
             with shown.lock:
                 shown.watch.update()
                 if shown.watch.version == seen[0]:
@@ -200,7 +201,7 @@ class Pages:
     def items(self, request: Request) -> Response:
         query = request.query_params
         try:
-            shown = self._shown(request)
+            shown = self._find_run(request)
             with shown.lock:
                 shown.watch.update()
                 path = query.get("map", "")
@@ -226,7 +227,7 @@ class Pages:
             return problem_page(error)
         return HTMLResponse(content.text)
 
-    def _shown(self, request: Request) -> ShownRun:
+    def _find_run(self, request: Request) -> ShownRun:
         place = request.path_params
         return self._projects.shown(str(place["project"]), str(place["run"]))
 
@@ -247,7 +248,7 @@ class Pages:
         action = given.get("action", "")
         page = self._addresses(request).page()
         try:
-            shown = self._shown(request)
+            shown = self._find_run(request)
             with shown.lock:
                 shown.watch.update()
                 offers = find_offers(

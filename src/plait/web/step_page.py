@@ -189,7 +189,7 @@ def find_box(about: str) -> Markup:
 
 def _entry_blocks(entries: Sequence[LogEntry], path: str) -> Iterator[Markup]:
     for entry in entries:
-        value = _printed_value(entry)
+        value = _step_value(entry)
         streams = _streams(value)
         if not streams:
             continue
@@ -202,7 +202,7 @@ def _entry_blocks(entries: Sequence[LogEntry], path: str) -> Iterator[Markup]:
         yield _block(join(state_sign(state), head) if head else None, streams)
 
 
-def _printed_value(entry: LogEntry) -> Json:
+def _step_value(entry: LogEntry) -> Json:
     match entry.outcome:
         case Succeeded(value):
             return value

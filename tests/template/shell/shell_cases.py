@@ -6,7 +6,7 @@ import re
 
 from plait.core.source import Source
 from plait.core.values import Json
-from plait.template.shell.binding import BoundScript, Plan, bind, plan
+from plait.template.shell.binding import BindingPlan, BoundScript, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot
 
 _HOLE = re.compile(r"\$\{[a-z](:raw|:opt)?\}")
@@ -24,7 +24,7 @@ def pieces(template: str) -> list[Piece]:
     return [*made, template[at:]]
 
 
-def planned(template: str, dialect: Dialect = "sh") -> Plan:
+def planned(template: str, dialect: Dialect = "sh") -> BindingPlan:
     return plan(pieces(template), dialect, Source("flow.yaml", template))
 
 

@@ -31,8 +31,8 @@ from threading import Lock
 
 from plait.adapters.http import response as responses
 from plait.adapters.http.connect import Deadline, Dial, Dialler, Resolve, dial, look_up
+from plait.core.backoff import backoff_delays
 from plait.core.errors import Problem, RequestError
-from plait.core.grace import backoff_delays
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field, replace

@@ -598,7 +598,7 @@ async def _tool_named(client: Client, call: McpCall) -> Tool:
     async for page in _tool_pages(client):
         found = [tool for tool in page if tool.name == call.tool]
         if len(found) > 1:
-            raise _declared_twice(call.server, call.tool)
+            raise _duplicate_error(call.server, call.tool)
         if found:
             return found[0]
         names += [printable(tool.name) for tool in page]
@@ -617,7 +617,7 @@ async def _all_tools(client: Client, server: McpServer) -> list[Tool]:
     async for page in _tool_pages(client):
         for tool in page:
             if tool.name in found:
-                raise _declared_twice(server, printable(tool.name))
+                raise _duplicate_error(server, printable(tool.name))
             found[tool.name] = tool
     return list(found.values())
 
@@ -632,7 +632,7 @@ async def _tool_pages(client: Client) -> AsyncIterator[list[Tool]]:
             return
 
 
-def _declared_twice(server: McpServer, tool: str) -> InputError:
+def _duplicate_error(server: McpServer, tool: str) -> InputError:
     # The SDK would call the last one, and the user would approve the first.
     return InputError(
         f"the MCP server '{server.name}' declares the tool '{tool}' more than once",

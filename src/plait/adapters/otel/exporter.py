@@ -244,7 +244,7 @@ class Exporter:
         most, is_more = self._settings.batch, True
         while is_more:
             count = size = 0
-            for record in islice(self._opened().events(after), most):
+            for record in islice(self._open_source().events(after), most):
                 count += 1
                 for span in spans.add(record):
                     if self._traces:
@@ -270,14 +270,14 @@ class Exporter:
                 self._trace.key,
                 b"" if parent is None else bytes.fromhex(parent.span_id),
                 content=self._settings.content,
-                ended_paths=lambda after, before: self._opened().ended_paths(after, before),
+                ended_paths=lambda after, before: self._open_source().ended_paths(after, before),
             )
-            for record in self._opened().run_events(self._done):
+            for record in self._open_source().run_events(self._done):
                 self._spans.add(record)
             self._spans.logs.clear()
         return self._spans
 
-    def _opened(self) -> EventSource:
+    def _open_source(self) -> EventSource:
         if self._source is None:
             self._source = self._open()
         return self._source
@@ -293,7 +293,7 @@ class Exporter:
             answer = self._send("traces", self._encoder.traces(self._batch))
             if answer is None:
                 return False
-            rejected = _rejected(answer)
+            rejected = _count_rejected(answer)
             self._sent += len(self._batch) - rejected
             self._rejected += rejected
             self._batch.clear()
@@ -337,7 +337,7 @@ class Exporter:
             write_state(self._folder, self._done)
 
 
-def _rejected(answer: bytes) -> int:
+def _count_rejected(answer: bytes) -> int:
     """Return how many spans the collector says that it refused."""
     if not answer:
         return 0

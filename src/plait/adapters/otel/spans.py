@@ -340,7 +340,7 @@ class RunSpans:
 
     def _id(self, path: str) -> bytes:
         if path and (self.attempts.number > 1 or self._retried):
-            return self._marked_id(path, "")
+            return self._mark_id(path, "")
         known = self._ids.get(path)
         if known is None:
             if len(self._ids) >= MOST_IDS:
@@ -354,9 +354,9 @@ class RunSpans:
         return self._id(path) if attempt is None else self._attempt_id(path, attempt)
 
     def _attempt_id(self, path: str, attempt: int) -> bytes:
-        return self._marked_id(path, retry_mark(path, attempt))
+        return self._mark_id(path, retry_mark(path, attempt))
 
-    def _marked_id(self, path: str, own: str) -> bytes:
+    def _mark_id(self, path: str, own: str) -> bytes:
         # As `RunTrace.traceparent`, which tells processes the same ids.
         retried = self._retried
         retries = own

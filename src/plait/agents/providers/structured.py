@@ -84,7 +84,7 @@ class StructuredProvider:
         while True:
             try:
                 answer = self.model.send(
-                    request, timeout=clock.seconds_left(), stop=stop, on_text=on_text
+                    request, timeout=clock.time_left(), stop=stop, on_text=on_text
                 )
             except StepError as error:
                 raise _with_usage(error, used) from None
@@ -117,7 +117,7 @@ class _Clock:
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
-    def seconds_left(self) -> float | None:
+    def time_left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 

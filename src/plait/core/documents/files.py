@@ -62,7 +62,7 @@ def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        if (problem := _not_text(data)) is not None:
+        if (problem := _text_problem(data)) is not None:
             what, fix = problem
             raise DocumentError(what, name, fix, code="not-utf-8") from None
         before = len(data[: error.start].decode("utf-8"))
@@ -72,7 +72,7 @@ def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
         raise DocumentError(what, where if drawn else str(where), fix, code="not-utf-8") from None
 
 
-def _not_text(data: bytes) -> tuple[str, str] | None:
+def _text_problem(data: bytes) -> tuple[str, str] | None:
     """What bytes are that are not UTF-8, and what to do; None: text in an older encoding."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "this file is UTF-16, not UTF-8", "save the file as UTF-8"

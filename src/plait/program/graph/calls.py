@@ -130,18 +130,18 @@ def unwrap_result(ended: Mapping[str, Json]) -> dict[str, Json]:
     """The `result` of a call."""
     match ended.get("output"):
         case dict() as fields:
-            return _without_newlines(fields)
+            return _drop_newlines(fields)
         case None:
             return {}
         case str() | int() | float() as output:
             printed = strip_newlines(output)
             facts = {name: ended[name] for name in ("stderr", "exit_code") if name in ended}
-            return _without_newlines({"result": printed, "stdout": printed, **facts})
+            return _drop_newlines({"result": printed, "stdout": printed, **facts})
         case other:
             return {"result": other}
 
 
-def _without_newlines(fields: dict[str, Json]) -> dict[str, Json]:
+def _drop_newlines(fields: dict[str, Json]) -> dict[str, Json]:
     """The fields of a result; what a process printed has no newlines at its end."""
     return {
         name: strip_newlines(value) if name in _STREAMS else value for name, value in fields.items()

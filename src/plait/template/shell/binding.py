@@ -5,8 +5,8 @@ environment or, if it is large, in a file that the child inherits. The first lin
 takes it from there and hides it from the script's own children. A shell never parses the result of
 an expansion, so a value stays data even if the lexer is wrong about the quotes.
 
-    plan    pieces of a template → Plan: what the lexer allows, or all refusals
-    bind    Plan and values → BoundScript: script, environment, files, and a view for people
+    plan    pieces of a template → BindingPlan: what the lexer allows, or all refusals
+    bind    BindingPlan and values → BoundScript: script, environment, files, and a view for people
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class BoundSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BindingPlan:
     """A script that may be bound to values, whatever they are."""
 
     texts: tuple[str, ...]
@@ -118,7 +118,7 @@ class BoundScript:
 
 def plan(
     pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None
-) -> Plan:
+) -> BindingPlan:
     """Check a script before any value is known.  All refusals are reported together."""
     checked = (
         _check_script(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
@@ -134,7 +134,7 @@ def plan(
             for refusal in checked.refusals
         )
     lexed = checked.lexed
-    return Plan(
+    return BindingPlan(
         checked.texts,
         checked.slots,
         source,
@@ -213,7 +213,7 @@ def _usual_script(
 
 
 def bind(
-    plan: Plan,
+    plan: BindingPlan,
     values: Sequence[Json],
     *,
     trusted: Trusted | None = None,
@@ -348,7 +348,7 @@ _LARGEST_INTEGER: Final = 2**63 - 1
 
 
 def _require_safe_values(
-    plan: Plan,
+    plan: BindingPlan,
     filled: Sequence[_Filled],
     trusted: Trusted | None,
     variables: Variables | None,

@@ -28,7 +28,7 @@ from plait.template.nodes import (
     Placeholder,
     Text,
 )
-from plait.template.shell.binding import BoundScript, Plan, Trusted, bind, plan
+from plait.template.shell.binding import BindingPlan, BoundScript, Trusted, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot, analyse
 from plait.template.shell.script_names import (
     as_expansion,
@@ -121,9 +121,9 @@ class Script:
         """Variables that the script sets itself: `${x}` of them is never missing."""
         self._leaf = leaf
         self._dialect: Dialect = dialect
-        self._plans: dict[tuple[bool, ...], Plan] = {}
+        self._plans: dict[tuple[bool, ...], BindingPlan] = {}
 
-    def plan(self, answered: tuple[bool, ...]) -> Plan:
+    def plan(self, answered: tuple[bool, ...]) -> BindingPlan:
         """That for these parts being values, and the others text as it is written; refusals are
         raised.
         """

@@ -1,0 +1,33 @@
+"""How long to wait between two attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plait.core.hints import Literal, TypeAlias
+
+Backoff: TypeAlias = Literal["fixed", "linear", "exponential", "fibonacci"]
+
+
+def backoff_delays(
+    backoff: Backoff,
+    first: float,
+    most: float,
+    *,
+    increment: float | None = None,
+    base: float = 2.0,
+) -> Iterator[float]:
+    """Endless pauses in seconds, none longer than `most`.
+
+    `increment` is what "linear" adds, `first` by default; "exponential" multiplies by `base`.
+    """
+    delay, following = first, first
+    while True:
+        yield min(delay, most)
+        match backoff:
+            case "linear":
+                delay += first if increment is None else increment
+            case "exponential":
+                delay = min(delay * base, most)
+            case "fibonacci":
+                delay, following = following, min(delay + following, most)
