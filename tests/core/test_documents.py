@@ -839,6 +839,12 @@ def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
     )
 
 
+def test_the_name_of_a_neighbour_begins_no_line(tmp_path: Path) -> None:
+    (tmp_path / "flow\n::error::x.yaml").write_text("a: 1")
+    fix = f"did you mean '{tmp_path}/flow�::error::x.yaml'?"
+    assert unloadable(tmp_path / "flow::error::x.yaml").fix == fix
+
+
 def test_what_is_not_a_readable_file_is_an_input_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_text("x")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from plait.cli import main
 from plait.views.markdown import escape
 
 TEXTS = [
@@ -21,3 +24,17 @@ TEXTS = [
 @pytest.mark.parametrize(("text", "markdown"), TEXTS)
 def test_text_is_escaped(text: str, markdown: str) -> None:
     assert escape(text) == markdown
+
+
+def test_the_reason_stands_below_the_failures_that_do_not_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HOME", "USER_SPACE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    flow = "name: nightly\nmap: {input: [a, b], steps: [{shell: 'false'}]}\n"
+    (tmp_path / "flow.yaml").write_text(flow)
+    assert main(["run", "flow.yaml", "--quiet"]) == 1
+    capsys.readouterr()
+    assert main(["show", "--markdown"]) == 0
+    assert "\n\n```text\nall 2 items failed\n```\n\n" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from plait.core.documents.limits import one_printable_line
 from plait.core.errors import InputError, closest_name
 from plait.core.hints import TYPE_CHECKING
 from plait.engine.events import RETRY_REASON, StepInvalidated
@@ -56,7 +57,9 @@ def find_failed_items(
         guess = closest_name(unknown[0], [*map(_key, letters), *(title for _, title in letters)])
         raise InputError(
             f"no failed item is called {', '.join(map(repr, unknown))}",
-            fix=f"did you mean '{guess}'?" if guess else "plait show lists the failed items",
+            fix=f"did you mean '{one_printable_line(guess)}'?"
+            if guess
+            else "plait show lists the failed items",
             code="unknown-item",
         )
     return [

@@ -13,7 +13,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.patterns import lazy_pattern
 from plait.views.format import clean_block, clock, one_line, sign
 from plait.views.lines import part_summary, usage_line
-from plait.views.summary import failed_items, next_commands, project_option
+from plait.views.summary import end_reason, failed_items, next_commands, project_option
 from plait.views.terminal import pluralize
 
 if TYPE_CHECKING:
@@ -98,10 +98,9 @@ def _failures(report: Report) -> Iterator[str]:
         yield ""
         command = f"plait show {report.run} --json{project_option(report.progress)}"
         yield f"… and {more} more: {code(command)}"
-    failure = report.progress.failure
-    if failure is not None and not shown:
+    if reason := [line.strip() for line, _ in end_reason(report.progress.failure, failures.last)]:
         yield ""
-        yield from fence(failure.message.splitlines())
+        yield from fence(reason)
 
 
 def _failure(failed: FailedStep) -> Iterator[str]:

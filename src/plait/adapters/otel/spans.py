@@ -28,7 +28,7 @@ from plait.engine.events import (
     StepRetrying,
     StepStarted,
 )
-from plait.engine.kinds import failure_kinds, step_kind
+from plait.engine.kinds import STEP_KINDS, failure_kinds
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from plait.engine.paths import (
     last_name,
@@ -57,6 +57,10 @@ MOST_IDS: Final = 1000
 RUN: Final = "run"
 """The kind of the span of the run itself."""
 ATTEMPT: Final = "attempt"
+_TOLD: Final = frozenset(
+    {CALL, ATTEMPT, *(name for name, kind in STEP_KINDS.items() if kind.asks_model)}
+)
+"""Kinds whose title may hold what a model was told."""
 
 
 class Span(NamedTuple):
@@ -206,7 +210,9 @@ class RunSpans:
         turn = self._turns.pop(path, None) if self._turns else None
         started = self._starts.pop(path, at)
         status, error, message, attributes = self._outcome(outcome)
-        title = event.title if self._content else _plain_title(event)
+        title = event.title
+        if kind in _TOLD and not self._content:
+            title = _plain_title(event)
         name, is_client = _plain_name(kind, path), kind == "http"
         if kind in WITH_VALUE:
             more, name, is_client = self._describe(event, name, turn)
@@ -384,11 +390,8 @@ def _plain_title(event: StepFinished) -> str:
     if event.kind == CALL:
         return event.title.partition(" ")[0]  # the arguments follow the tool
     # A step without a name has its prompt as title, and so has its first attempt beside a handler.
-    is_attempt = event.kind == ATTEMPT
-    name = last_name(parent_path(event.path) if is_attempt else event.path)
-    if (is_attempt or step_kind(event.kind).asks_model) and name.isdigit():
-        return event.kind
-    return event.title
+    path = parent_path(event.path) if event.kind == ATTEMPT else event.path
+    return event.kind if last_name(path).isdigit() else event.title
 
 
 def _plain_name(kind: str, path: str) -> str:

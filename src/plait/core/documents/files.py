@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from plait.core.documents.limits import printable_name, require_size
+from plait.core.documents.limits import one_printable_line, printable_name, require_size
 from plait.core.errors import DocumentError, InputError, closest_name
 from plait.core.os_errors import raise_machine_limit
 from plait.core.source import Source, Span
@@ -134,7 +134,7 @@ def _file_fix(name: str) -> str:
     stems |= {os.path.splitext(one)[0]: one for one in beside if one.endswith(ending)}
     close = stems.get(closest_name(stem, stems) or "")
     return (
-        f"did you mean '{os.path.join(os.path.dirname(name), close)}'?"
+        f"did you mean '{os.path.join(os.path.dirname(name), one_printable_line(close))}'?"
         if close
         else "check the path"
     )

@@ -37,4 +37,9 @@ def too_deep(where: Span | str) -> LimitError:
 
 def printable_name(name: str) -> str:
     """A name for a message: cut, and without what could drive a terminal."""
-    return "".join(c if c.isprintable() else "�" for c in shorten(name, MAX_SHOWN))
+    return one_printable_line(shorten(name, MAX_SHOWN))
+
+
+def one_printable_line(text: str) -> str:
+    """A text for a message, without what could begin a line or drive a terminal."""
+    return "".join(c if c.isprintable() else "�" for c in text)
