@@ -152,6 +152,40 @@ def test_workflows_and_ensembles_are_drawn_too(
     assert [(edge.start, edge.to) for edge in made.edges] == edges
 
 
+PHASES = [
+    # the steps of a phase                               what is said of it
+    ("[{shell: make test}]",                              "make test"),
+    ("[{shell: make}, {name: look, tool: a/b}, {test: {}}]", "3 steps: make, look, test"),
+    ("[{shell: make}, {shell: 'cat report.md | mail ada'}]", "2 steps: make, cat report.md | ma…"),
+    ("[]",                                                ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "about"), PHASES)
+def test_a_phase_says_what_its_steps_do(steps: str, about: str) -> None:
+    (phase,) = picture(f"map: {{input: [a], steps: {steps}}}\n").nodes
+    assert phase.about == about
+
+
+REVISED = """\
+tasks: [{id: plan, description: p}, {id: draft, description: d}, {id: review, description: r}]
+loops: [{tasks: [draft, review], until: {path: data.good, value: true}}]
+"""
+
+
+def test_a_loop_of_tasks_is_drawn_and_counted() -> None:
+    visits = [("plan", False), *[("draft", False), ("review", False)] * 3]
+    assert drawn(mark_tasks(picture(REVISED), visits)) == [
+        "flow",
+        "● plan    task p   1 visit",
+        "  └──▶ draft ×3",
+        "● draft   task d   3 visits",
+        "  └──▶ review ×3",
+        "● review  task r   3 visits",
+        "  └─ again until data.good = true ─▶ draft ↑ ×2",
+    ]
+
+
 def finished(path: str, title: str, outcome: Outcome | None = None) -> StepFinished:
     return StepFinished(path, "agent", title, "", outcome or Succeeded({}), 0.1)
 

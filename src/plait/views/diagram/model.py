@@ -44,6 +44,8 @@ NodeShape: TypeAlias = Literal[
 Style: TypeAlias = Literal["plain", "error"]
 OTHERWISE: Final = "otherwise"
 """The label of an edge without a condition beside edges with one."""
+AGAIN: Final = "again"
+"""The label of the edge that closes a loop of tasks begins so."""
 LABEL: Final = 34
 """Characters of a label; the tooltip has all of it."""
 
@@ -203,14 +205,18 @@ def _in_a_row(title: str, drawn: Sequence[DiagramNode]) -> Diagram:
 
 
 def _step(at: int, node: nodes.Node) -> DiagramNode:
-    name = _word(node, "id") or str(at)
-    kind = next((key for key in ACTION_FIELDS if _has(node, key)), "step")
-    title = (
-        _word(node, "name")
-        or _word(node, kind)
-        or (str(node.data()) if isinstance(node, nodes.Scalar) else "")
-    )
-    return DiagramNode(name, "step", f"{kind}: {_first_line(title)}" if title else kind)
+    kind, title = _kind(node), _title(node)
+    about = f"{kind}: {title}" if title else kind
+    return DiagramNode(_word(node, "id") or str(at), "step", about)
+
+
+def _kind(step: nodes.Node) -> str:
+    return next((key for key in ACTION_FIELDS if _has(step, key)), "step")
+
+
+def _title(step: nodes.Node) -> str:
+    text = str(step.data()) if isinstance(step, nodes.Scalar) else ""
+    return _first_line(_word(step, "name") or _word(step, _kind(step)) or text)
 
 
 def _steps_in(node: nodes.Node) -> str:
@@ -220,7 +226,9 @@ def _steps_in(node: nodes.Node) -> str:
         steps = steps if inner is None else inner
     if not isinstance(steps, nodes.Sequence):
         return ""
-    return f"{len(steps.items)} step{'' if len(steps.items) == 1 else 's'}"
+    titles = ", ".join(_title(step) or _kind(step) for step in steps.items)
+    number = len(steps.items)
+    return shorten(titles if number < 2 else f"{number} steps: {titles}", LABEL)
 
 
 def _ensemble(document: nodes.Node, title: str) -> Diagram:
@@ -228,7 +236,8 @@ def _ensemble(document: nodes.Node, title: str) -> Diagram:
     if _word(document, "workflow") == "hierarchical":
         return _manager_diagram(document, title)
     tasks = _tasks(document)
-    each = {task: _over(one) for one in _maps(document) for task in _words(one, "task")}
+    maps = _entries_in(document, "map")
+    each = {task: _over(one) for one in maps for task in _words(one, "task")}
     drawn = [
         DiagramNode(
             name,
@@ -238,9 +247,10 @@ def _ensemble(document: nodes.Node, title: str) -> Diagram:
         for name, node in tasks
     ]
     edges = [DiagramEdge(other, name) for name, node in tasks for other in _words(node, "context")]
-    edges += [edge for one in _maps(document) for edge in _map_edges(one)]
+    edges += [edge for one in maps for edge in _map_edges(one)]
     if not edges and _word(document, "workflow") != "parallel":
-        return _in_a_row(title, drawn)
+        edges += _in_a_row(title, drawn).edges
+    edges += [edge for one in _entries_in(document, "loops") for edge in _loop_edges(one)]
     known = {node.name for node in drawn}
     between = dict.fromkeys(one for one in edges if {one.start, one.to} <= known)
     return Diagram(title, tuple(drawn), tuple(between))
@@ -261,8 +271,9 @@ def _tasks(document: nodes.Node) -> list[tuple[str, nodes.Node]]:
     return _entries(document, "tasks")
 
 
-def _maps(document: nodes.Node) -> Sequence[nodes.Node]:
-    found = document.get("map") if isinstance(document, nodes.Mapping) else None
+def _entries_in(document: nodes.Node, key: str) -> Sequence[nodes.Node]:
+    """A list, or the one entry that stands for it."""
+    found = document.get(key) if isinstance(document, nodes.Mapping) else None
     return found.items if isinstance(found, nodes.Sequence) else [] if found is None else [found]
 
 
@@ -274,6 +285,13 @@ def _map_edges(node: nodes.Node) -> Iterator[DiagramEdge]:
             yield DiagramEdge(made_by, task, "each item")
         if (reduce := _word(node, "reduce")) != "":
             yield DiagramEdge(task, reduce)
+
+
+def _loop_edges(node: nodes.Node) -> Iterator[DiagramEdge]:
+    """From the last task of a loop back to its first."""
+    if tasks := _words(node, "tasks"):
+        until = _condition(node.get("until")) if isinstance(node, nodes.Mapping) else ""
+        yield DiagramEdge(tasks[-1], tasks[0], f"{AGAIN} until {until}" if until else AGAIN)
 
 
 def _manager_diagram(document: nodes.Node, title: str) -> Diagram:
@@ -353,12 +371,18 @@ def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
 
 
 def mark_tasks(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
-    """The same for tasks, which have no order: an edge to a task that was done was taken."""
+    """The same for tasks, which have no order: an edge to a task that was done was taken.
+
+    A loop was closed before every visit but the first.
+    """
     marked = mark_visits(diagram, visits)
     done = {node.name: node.visits for node in marked.nodes}
-    edges = tuple(
-        replace(one, taken=done[one.to] if done[one.start] else 0) for one in diagram.edges
-    )
+
+    def taken(edge: DiagramEdge) -> int:
+        first = 1 if edge.label.startswith(AGAIN) else 0
+        return max(done[edge.to] - first, 0) if done[edge.start] else 0
+
+    edges = tuple(replace(one, taken=taken(one)) for one in diagram.edges)
     return replace(marked, edges=edges)
 
 
