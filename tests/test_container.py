@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -80,12 +81,23 @@ def test_a_container_runs_a_flow_for_the_owner_of_the_files(
     assert (tmp_path / ".ai" / "state").stat().st_uid == os.getuid()
 
 
+def copied_files() -> list[str]:
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", TEXT, re.MULTILINE)
+    return [path for line in lines for path in line.split()]
+
+
+def test_what_the_container_file_copies_is_all_that_a_wheel_is_built_from(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for path in copied_files():
+        copy = shutil.copytree if (release.ROOT / path).is_dir() else shutil.copy
+        copy(release.ROOT / path, tmp_path / "source" / path)
+    wheel = release.build("build_wheel", tmp_path, release.PURE, root=tmp_path / "source")
+    with ZipFile(wheel) as packed:
+        assert {"plait/cli/__init__.py", "plait/examples/README.md"} <= {*packed.namelist()}
+
+
 def test_everything_that_the_container_file_copies_is_sent_to_the_builder() -> None:
-    copied = [
-        path
-        for line in re.findall(r"^COPY (?!--from)(.+) \S+$", TEXT, re.MULTILINE)
-        for path in line.split()
-    ]
+    copied = copied_files()
     lines = (release.ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert copied == [line[1:] for line in lines if line.startswith("!")]
     assert [path for path in copied if not (release.ROOT / path).exists()] == []
