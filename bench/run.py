@@ -63,6 +63,7 @@ from results import (  # noqa: E402
     notes,
 )
 from startup import startup_tables  # noqa: E402
+from streaming import streaming_tables  # noqa: E402
 from tables import Plan, Table, holds, part_and_piece  # noqa: E402
 from worktrees import worktree_tables  # noqa: E402
 
@@ -207,6 +208,9 @@ PARTS: dict[str, Part] = {
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
     "otel": lambda rounds: otel_tables(items=10 * rounds.commands, rounds=rounds.linear + 2),
+    "streaming": lambda rounds: streaming_tables(
+        items=10 * rounds.commands, rounds=rounds.linear + 2
+    ),
     "web": lambda rounds: web_tables(
         items=rounds.pages, updates=20, watched=10 * rounds.commands, rounds=rounds.linear + 2
     ),

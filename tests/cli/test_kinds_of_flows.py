@@ -463,13 +463,13 @@ def test_a_map_over_an_agent_shows_how_often_it_was_asked() -> None:
 def test_show_for_programs_says_the_same() -> None:
     tries = AttemptCounts()
     progress = replay_events(stamped(GRAPH))
-    record = report_json(Report("7f3a", "done", progress, journal_of(GRAPH), tries))
+    record = report_json(Report("7f3a", "done", progress, journal_of(GRAPH), tries), now=0.0)
     steps = record["phases"][0]["steps"]
     assert [step.get("next") for step in steps if "hook" not in step["path"]] == [
         "sort", "draft", None, "done", None,
     ]  # fmt: skip
     progress = replay_events(stamped(AGENT))
-    record = report_json(Report("7f3a", "done", progress, journal_of(AGENT), tries))
+    record = report_json(Report("7f3a", "done", progress, journal_of(AGENT), tries), now=0.0)
     assert record["usage"] == {"turns": 1, "tokens": 4100, "cost": 0.02}
     called = record["phases"][0]["steps"][2]
     assert (called["failed"], called["kind"]) == (True, "refused")

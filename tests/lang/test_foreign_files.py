@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from plait.core.errors import InputError
+from plait.lang.analysis.explain_file import read_document
 from plait.lang.check import check_file
 from plait.lang.flow_text import FlowText
 from plait.lang.foreign_files import NEW_FLOW
 from plait.lang.load import read_flow
+from plait.views.diagram.files import file_diagram
 
 ACTIONS = "name: ci\non: [push]\njobs: {build: {steps: [{run: make}]}}\n"
 FOREIGN: list[tuple[str, str | bytes, str]] = [
@@ -54,6 +56,10 @@ def test_a_foreign_file_is_told_what_it_is(
         assert problem.fix.endswith(NEW_FLOW)
     [finding] = check_file(str(file), must_be_flow=True)
     assert finding.problem == problem
+    for read in (file_diagram, read_document):  # of plait graph and plait explain
+        with pytest.raises(InputError) as caught:
+            read(str(file))
+        assert list(caught.value.problems) == [problem]
 
 
 FLOWS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from plait.adapters.store import Runs
 from plait.adapters.store.reader import Reader
 from plait.app.runs import Options, RunObservers, find_run, resume_flow, retry_flow, run_flow
 from plait.core.values import Json
-from plait.engine.events import EventRecord, StepFinished, StepInvalidated, StepStarted
+from plait.engine.events import (
+    Event,
+    EventRecord,
+    ItemsCounted,
+    RunStarted,
+    StepFinished,
+    StepInvalidated,
+    StepStarted,
+)
 from plait.engine.outcome import Succeeded
 from plait.engine.stop import StopSignal
 from plait.views.log import find_paths, log_entries
@@ -35,7 +44,7 @@ def shown(project: Path, *, whole: bool, short: bool = False) -> tuple[Json, lis
         )
         report.status = "done"
         said = [text for text, _ in report_lines(report, now=0.0)]
-        return report_json(report), said
+        return report_json(report, now=0.0), said
 
 
 @pytest.fixture
@@ -51,6 +60,42 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_outline_shows_what_the_whole_shows(project: Path) -> None:
     run_flow(str(project / "flow.yaml"), Options())
     assert shown(project, whole=False) == shown(project, whole=True)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_running_run_names_what_runs_now_and_since_when(tmp_path: Path, *, whole: bool) -> None:
+    at = [0.0]
+    runs = Runs(str(tmp_path), now=lambda: at[0])
+    phases = (("map", 1),)
+    begin = RunStarted("x", "f", "flow.yaml", str(tmp_path), resumed=False, phases=phases)
+    again = RunStarted("x", "f", "flow.yaml", str(tmp_path), resumed=True, phases=phases)
+    history: list[tuple[float, Event]] = [
+        (1.0, begin),
+        (1.0, StepStarted("map", "map", "map")),
+        (1.0, ItemsCounted("map", 3)),
+        (2.0, StepStarted("map/item:a", "item", "a.txt")),
+        (2.0, StepStarted("map/item:b", "item", "b.txt", order=1)),
+        (3.0, StepFinished("map/item:a", "item", "a.txt", "", Succeeded({}), 1.0)),
+        (5.0, again),  # the first attempt was killed while b.txt ran
+        (5.0, StepStarted("map", "map", "map")),
+        (5.0, ItemsCounted("map", 3)),
+        (6.0, StepStarted("map/item:c", "item", "c.txt", order=2)),
+    ]
+    with runs.create({"file": "flow.yaml", "flow": "f", "project": str(tmp_path)}) as opened:
+        for at[0], event in history:
+            opened.journal.append(event)
+        report = read_report(
+            "x", opened.journal, is_running=lambda: True, whole=whole, short=not whole
+        )
+    record = report_json(report, now=9.0)
+    assert record["status"] == "running"
+    assert record["duration"] == 6.0  # two seconds of the first attempt, four of this one
+    assert [part["running"] for part in record["phases"]] == [
+        [{"path": "map/item:c", "title": "c.txt", "since": 6.0, "attempt": 1, "inside": None}]
+    ]
+    assert [text for text, _ in report_lines(report, now=9.0)][3] == (
+        f"      ● c.txt   since {time.strftime('%H:%M:%S', time.localtime(6.0))}, 3.0 s"
+    )
 
 
 def test_a_short_outline_says_what_the_whole_says(

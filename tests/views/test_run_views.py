@@ -1023,7 +1023,8 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
 def test_show_for_programs_has_every_failure() -> None:
     story = [*STORY, *END]
     record = report_json(
-        Report("7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story))
+        Report("7f3a", "done", replay_events(stamped(story)), journal_of(story), tries_of(story)),
+        now=0.0,
     )
     setup, map_step, _ = record["phases"]
     assert [(step["path"], step["status"]) for step in setup["steps"]] == [

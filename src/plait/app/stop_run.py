@@ -26,7 +26,7 @@ def stop_run(run: str | None, project: str | None) -> tuple[str, int]:
             code="not-running",
         )
     try:
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM if is_signal_ignored(pid, signal.SIGINT) else signal.SIGINT)
     except ProcessLookupError:
         pass  # it has ended meanwhile
     except PermissionError:
@@ -36,6 +36,16 @@ def stop_run(run: str | None, project: str | None) -> tuple[str, int]:
             code="not-running",
         ) from None
     return name, pid
+
+
+def is_signal_ignored(pid: int, number: int) -> bool:
+    """Does a process ignore a signal?  One that a script has put into the background ignores SIGINT."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return bool(int(fields["SigIgn"], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, KeyError):
+        return False  # it has ended meanwhile, or this is not Linux
 
 
 def _is_mcp_server(pid: int) -> bool:

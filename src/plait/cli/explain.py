@@ -87,7 +87,7 @@ def _names_a_file(text: str) -> bool:
 
     if "\0" in text or "\n" in text:
         return False
-    return os.path.isfile(text) or (text.endswith((".yaml", ".yml", *MARKDOWN)) and " " not in text)
+    return os.path.exists(text) or (text.endswith((".yaml", ".yml", *MARKDOWN)) and " " not in text)
 
 
 # ── files ────────────────────────────────────────────────────────────────
@@ -103,7 +103,7 @@ def _file(
         template_fields,
     )
 
-    profile, fields = template_fields(read_document(path), path, profile, scope)
+    profile, fields = template_fields(read_document(path, profile), path, profile, scope)
     chosen = [field for field in fields if wanted is None or is_at(field, wanted)]
     if not chosen:
         raise _nothing_there(path, wanted, fields)

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         is_running = partial(runs.is_running, name)
         report = read_report(name, opened.journal, is_running=is_running, short=form != "json")
         if form == "json":
-            record = report_json(report)
+            record = report_json(report, now=time.time())
             print(json_line(record if opened.is_own else {**record, "foreign": True}))
             return 0
         if form == "github":

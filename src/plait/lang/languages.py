@@ -154,6 +154,17 @@ def detect_language(source: FlowText) -> Language:
     return language
 
 
+def require_own_file(source: FlowText) -> None:
+    """Raise an error that names the other system, if that reads this file."""
+    try:
+        document = source.document
+    except DocumentError as error:
+        raise _foreign_error(source, None) or error from None
+    is_ours = detect_profile(document) is not None
+    if not is_ours and (foreign := _foreign_error(source, document)) is not None:
+        raise foreign
+
+
 def _foreign_error(source: FlowText, document: nodes.Node | None) -> PlaitError | None:
     """The error for a file that another system reads."""
     from plait.lang.foreign_files import foreign_problem

@@ -6,12 +6,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from plait.core.hints import Final, Protocol
+from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json
-from plait.engine.events import Event, EventRecord, RunStarted, Status, StepFinished, StepRetrying
+from plait.engine.events import (
+    Event,
+    EventRecord,
+    RunStarted,
+    Status,
+    StepFinished,
+    StepRetrying,
+    StepStarted,
+)
 from plait.engine.journal import StepRecord
 from plait.engine.outcome import Failed, Skipped, Succeeded
 from plait.engine.paths import MAP, is_item, parent_path
@@ -26,11 +34,23 @@ from plait.views.format import (
     state_colour,
 )
 from plait.views.lines import note_line, part_figures, part_summary, usage_line
-from plait.views.parts import AGENT, ASKING, ATTEMPT, ENSEMBLE, GRAPH, LISTED, Part
+from plait.views.parts import (
+    AGENT,
+    ASKING,
+    ATTEMPT,
+    ENSEMBLE,
+    GRAPH,
+    LISTED,
+    Part,
+    RunningStep,
+)
 from plait.views.progress import Progress
 from plait.views.report_rows import row_lines
 from plait.views.summary import end_reason, failed_items, project_option, suggested_commands
 from plait.views.terminal import pluralize
+
+if TYPE_CHECKING:
+    from plait.views.item_table import ItemEvent
 
 MOST_FAILURES: Final = 50
 MOST_RUNNING: Final = 20
@@ -57,6 +77,8 @@ class JournalReader(Protocol):
     def final_counts(self, path: str, /) -> Mapping[str, int] | None: ...
     def count_failures(self, path: str, *, after: int = 0) -> int: ...
     def count_outcomes(self, path: str, /) -> Mapping[str, int]: ...
+    def last(self) -> int: ...
+    def item_rows(self, path: str, after: int, until: int) -> Sequence[ItemEvent]: ...
 
 
 class StoredJournal(StepLookup, Protocol):
@@ -105,6 +127,8 @@ def read_report(
     status = progress.status
     if progress.ended is None:  # it runs now, or its process died
         status = "running" if is_running() else "interrupted"
+    if status == "running":
+        outline.add_running_items(progress)
     if status == "interrupted" and progress.ended is None and progress.since is not None:
         progress.last_at = max(progress.last_at, journal.reader.last_output_at() or 0.0)
     return Report(run, status, progress, outline, attempts)
@@ -122,13 +146,36 @@ class _Outline:
             whole = not journal.reader.is_long() or journal.reader.has_string(ASKING)
         self._whole = whole
         self._short = short
+        self._attempt_began = 0
+        """The number of the event that began the last run attempt."""
 
     def events(self) -> Iterator[EventRecord]:
+        for record in self._events():
+            if isinstance(record.event, RunStarted):
+                self._attempt_began = record.number
+            yield record
+
+    def _events(self) -> Iterator[EventRecord]:
         if self._whole:
             return self._journal.events()
         if self._short:
             return self._journal.reader.short_outline(MOST_FAILURES)
         return self._journal.reader.outline()
+
+    def add_running_items(self, progress: Progress) -> None:
+        """Add the items that run now: the events of an outline do not have them."""
+        if self._whole or MAP not in progress.parts:
+            return
+        from plait.views.item_table import ItemTable
+
+        reader, last_at = self._journal.reader, progress.last_at
+        last, table = reader.last(), ItemTable(MAP)
+        table.add(reader.item_rows(MAP, self._attempt_began, last))
+        for row in table.running():
+            if row.since is not None:
+                event = StepStarted(row.path, "item", row.title, order=row.order)
+                progress.add(EventRecord(last, row.since, event))
+        progress.last_at = last_at
 
     def complete(self, progress: Progress) -> None:
         """Add the counts that the events of an outline do not have."""
@@ -318,8 +365,9 @@ def _step(step: StepRecord, attempts: int) -> Iterator[Line]:
 # ── for programs ─────────────────────────────────────────────────────────
 
 
-def report_json(report: Report) -> dict[str, Json]:
+def report_json(report: Report, *, now: float) -> dict[str, Json]:
     progress = report.progress
+    until = now if report.status == "running" else progress.last_at
     return {
         "id": report.run,
         "flow": progress.flow,
@@ -328,7 +376,7 @@ def report_json(report: Report) -> dict[str, Json]:
         "status": report.status,
         "started": progress.started,
         "ended": progress.ended,
-        "duration": round(progress.duration(progress.last_at), 6),
+        "duration": round(progress.duration(until), 6),
         "run_attempts": progress.run_attempts,
         "retries": progress.retries,
         "usage": progress.usage.record(),
@@ -361,7 +409,20 @@ def _part_json(part: Part, report: Report) -> dict[str, Json]:
         {**_step_json(step, report.attempts), **_step_facts(part, step)}
         for step in _visible_steps(part, report.steps)
     ]
+    if report.status == "running":
+        shared["running"] = [_running_json(step) for step in report.progress.running(part)]
     return {**shared, "failures" if group.is_map else "steps": steps}
+
+
+def _running_json(step: RunningStep) -> dict[str, Json]:
+    inner = step.current
+    return {
+        "path": step.path,
+        "title": step.title,
+        "since": step.since,
+        "attempt": step.attempt,
+        "inside": None if inner is None else {"path": inner.path, "title": inner.title},
+    }
 
 
 FACTS: Final = {

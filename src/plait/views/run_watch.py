@@ -18,11 +18,10 @@ from plait.engine.events import (
     StepFinished,
     StepInvalidated,
     StepOutput,
-    StepStarted,
 )
 from plait.engine.journal import StepRecord
 from plait.engine.live_output import OutputFile
-from plait.engine.paths import ITEMS, MAP, is_at_or_below, parent_path
+from plait.engine.paths import ITEMS, is_at_or_below, parent_path
 from plait.views.item_table import ItemEvent, ItemRow, ItemTable
 from plait.views.progress import Progress
 from plait.views.report import JournalReader, StoredJournal, read_report
@@ -93,20 +92,11 @@ class RunWatch:
         )
         self.progress: Progress = report.progress
         self.status: Status = report.status
-        if self._is_outline and self.status == "running" and MAP in self.progress.parts:
-            self._add_running_items()
         self.update()
 
     def _add_to_tree(self, record: EventRecord) -> None:
         self._last = max(self._last, record.number)
         self.tree.add(record)
-
-    def _add_running_items(self) -> None:
-        """An outline has no items that run now."""
-        for row in self.items(MAP).running():
-            if row.since is not None:
-                event = StepStarted(row.path, "item", row.title, order=row.order)
-                self.progress.add(EventRecord(self._last, row.since, event))
 
     # ── what is new ──────────────────────────────────────────────────────
 

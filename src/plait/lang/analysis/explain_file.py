@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 
-def read_document(path: str) -> Node:
-    """The document of a flow file; of a directive its head and its body."""
+def read_document(path: str, profile: str | None = None) -> Node:
+    """The document of a flow file; of a directive its head and its body.
+
+    Without a profile, a file that another system reads is refused.
+    """
     from plait.lang.directive.split import split_directive
 
     source = FlowText.read(path)
     if path.endswith(MARKDOWN):
         return split_directive(source.text, path).as_document()
+    if profile is None:
+        from plait.lang.languages import require_own_file  # which imports this package
+
+        require_own_file(source)
     return source.document
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from plait.core import documents
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.engine.outcome import Failed
 from plait.engine.paths import AGENT, NODES
 from plait.lang.flow_text import FlowText
+from plait.lang.languages import require_own_file
 from plait.views.diagram.model import (
     PHASES,
     Diagram,
@@ -34,7 +34,9 @@ def file_diagram(path: str) -> Diagram:
         from plait.lang.directive.split import split_directive
 
         return directive_diagram(split_directive(FlowText.read(path).text, path), name)
-    diagram = make_diagram(documents.load(path), name)
+    source = FlowText.read(path)
+    require_own_file(source)
+    diagram = make_diagram(source.document, name)
     if not diagram.nodes:
         raise InputError(
             "this file has no steps, nodes or tasks", path, "draw a flow", code="no-steps"
