@@ -5,6 +5,7 @@ Only runs that this user made, of flows that are offered, can be read.
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from urllib.parse import unquote
 
@@ -92,7 +93,7 @@ def _report(runs: RunJobs, run: str) -> str:
     with runs.opened(run) as (store, opened):
         is_running = partial(store.is_running, opened.id)
         report = read_report(opened.id, opened.journal, is_running=is_running, short=True)
-        return json_line(report_json(report))
+        return json_line(report_json(report, now=time.time()))
 
 
 def _log(runs: RunJobs, run: str, step: str | None) -> str:
