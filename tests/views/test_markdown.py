@@ -37,4 +37,4 @@ def test_the_reason_stands_below_the_failures_that_do_not_say_it(
     assert main(["run", "flow.yaml", "--quiet"]) == 1
     capsys.readouterr()
     assert main(["show", "--markdown"]) == 0
-    assert "\n\n```text\nall 2 items failed\n```\n\n" in capsys.readouterr().out
+    assert "\n\n```text\nall 2 items failed\n```\n" in capsys.readouterr().out
