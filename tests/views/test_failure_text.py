@@ -69,14 +69,6 @@ def test_what_is_looked_at_after_a_map_stopped_is_the_item_that_failed(place: Pl
     assert said(place, *after(shown, "look at it")[0].split()[1:])[1:] == ["why"]
 
 
-def test_steps_of_a_map_that_did_not_start_are_not_counted(place: Place) -> None:
-    place.write(
-        "flow.yaml", "setup: [{shell: exit 2}]\nmap: {input: [a], steps: [{shell: 'true'}]}\n"
-    )
-    ended = next(one for one in said(place, "run", "flow.yaml") if one.startswith("✗ failed after"))
-    assert ended.split("   ")[1:] == ["1 step"]
-
-
 def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
     place.write(
         "flow.yaml",

@@ -540,7 +540,7 @@ def test_a_run_that_was_stopped_says_what_is_recorded_and_how_to_go_on() -> None
         "stopped. 2 of 3 items are recorded. Continue with:  plait resume 7f3a"
     ]
     assert last_lines(Ended(status="interrupted", exit_code=130), STORY[:5]) == [
-        "stopped. 1 of 3 steps are recorded. Continue with:  plait resume 7f3a"
+        "stopped. 1 of 4 steps are recorded. Continue with:  plait resume 7f3a"
     ]
 
 
@@ -549,7 +549,7 @@ def test_a_question_about_a_step_is_not_followed_by_a_command_that_asks_it_again
     failure = Failure(question, "refused")
     story = [*STORY[:2], (2.0, RunEnded("failed", failure))]
     assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story) == [
-        "✗ failed after 2.0 s   0 of 3 steps",
+        "✗ failed after 2.0 s   0 of 4 steps",
         "  its outcome is unknown",
         "  fix: plait resume 7f3a --repeat steps/0, or plait resume 7f3a --done steps/0",
     ]
@@ -563,7 +563,7 @@ def test_a_step_that_failed_is_looked_at_and_gone_on_with() -> None:
         (2.0, RunEnded("failed", failure)),
     ]
     assert last_lines(Ended(status="failed", failure=failure, exit_code=1), story) == [
-        "✗ failed after 2.0 s   1 of 3 steps",
+        "✗ failed after 2.0 s   1 of 4 steps",
         "  ✗ it's   exit 1",
         "      no such file",
         """  look at it   plait logs 7f3a 'it'"'"'s'""",
@@ -619,7 +619,7 @@ def test_items_that_a_run_had_no_time_for_are_counted() -> None:
 def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
     failure = Failure("this project is not trusted\nfix: plait trust .", "trust")
     assert last_lines(Ended(status="failed", failure=failure, exit_code=3), STORY[:1]) == [
-        "✗ failed after 0.0 s   0 of 3 steps",
+        "✗ failed after 0.0 s   0 of 4 steps",
         "  this project is not trusted",
         "  fix: plait trust .",
         "  resume       plait resume 7f3a",

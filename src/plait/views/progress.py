@@ -39,7 +39,7 @@ from plait.engine.events import (
 from plait.engine.journal import StepRecord
 from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Failure, Skipped, Succeeded
-from plait.engine.paths import ITEMS, MAP, first_name, is_at_or_below, parent_path
+from plait.engine.paths import ITEMS, first_name, is_at_or_below, parent_path
 from plait.views.format import describe_failure, short_failure
 from plait.views.parts import (
     CALL,
@@ -177,12 +177,9 @@ class Progress:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Steps of the parts without items that have ended, and all.
-
-        The steps of a map that has not started do not count: each of its items does them.
-        """
-        parts = [part for part in self.parts.values() if part.name != MAP]
-        groups = [p.group for p in parts if not (p.group.is_map or p.has_no_items_yet)]
+        """Steps of the parts without items that have ended, and all."""
+        parts = [part for part in self.parts.values() if not part.has_no_items_yet]
+        groups = [part.group for part in parts if not part.group.is_map]
         ended = sum(group.outcome_count for group in groups)
         return ended, max(ended, sum(group.total or 0 for group in groups))
 
