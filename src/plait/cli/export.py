@@ -54,10 +54,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         record = {"run": name, "sent": delivery.sent, "rejected": delivery.rejected}
         print(json_line({**record, "problem": delivery.why or None}))
-        return 0
+        return int(delivery.rejected > 0)
     many = "1 span" if delivery.sent == 1 else f"{delivery.sent:,} spans"
     refused = f", {delivery.rejected} refused" if delivery.rejected else ""
     print(f"run {name}: {many} sent{refused}")
     if delivery.why:
         print(f"not sent: {delivery.why}")
-    return 0
+    return int(delivery.rejected > 0)

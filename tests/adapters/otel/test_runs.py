@@ -508,6 +508,18 @@ def test_a_collector_that_answers_500_changes_nothing(
         )
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_message_that_a_collector_refuses_does_not_hold_back_later_ones(
+    place: Place, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    with collector(status=status) as received:
+        text, ran = note(place, monkeypatch, received.url, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+        assert text == "telemetry: the collector refused 3 spans"
+        done = plait(place, "export", "otel", ran.result.run, env=environment(received))
+        assert done.stdout == f"run {ran.result.run}: 0 spans sent, 3 refused\n"
+        assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_collector_that_never_answers_does_not_hold_the_run(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from itertools import islice
 
 from plait.adapters.otel import names
 from plait.adapters.otel.metrics import RunMetrics
-from plait.adapters.otel.sender import NotTaken, Sender
+from plait.adapters.otel.sender import NotTaken, Refused, Sender
 from plait.adapters.otel.settings import Settings, Signal
 from plait.adapters.otel.spans import WITH_VALUE, Log, RunSpans
 from plait.adapters.otel.wire import Encoder
@@ -290,10 +290,14 @@ class Exporter:
     def _flush(self) -> bool:
         """Send the batch and the logs; can more be sent?"""
         if self._batch:
-            answer = self._send("traces", self._encoder.traces(self._batch))
-            if answer is None:
-                return False
-            rejected = _count_rejected(answer)
+            try:
+                answer = self._send("traces", self._encoder.traces(self._batch))
+            except Refused:
+                rejected = len(self._batch)
+            else:
+                if answer is None:
+                    return False
+                rejected = _count_rejected(answer)
             self._sent += len(self._batch) - rejected
             self._rejected += rejected
             self._batch.clear()
@@ -301,7 +305,7 @@ class Exporter:
             self._done = self._batch_end
             self._keep_state()
         if self._logs and "logs" in self._senders:
-            if self._send("logs", self._encoder.logs(self._logs, self._about)) is not None:
+            if self._send_once("logs", self._encoder.logs(self._logs, self._about)):
                 self._logs.clear()
         elif self._logs:
             self._logs.clear()
@@ -311,18 +315,27 @@ class Exporter:
         now = time.time()
         waiting = {} if self._spans is None else self._spans.waiting
         found = metrics.take(now, waiting.items())
-        if found and self._send("metrics", self._encoder.metrics(found)) is not None:
+        if found and self._send_once("metrics", self._encoder.metrics(found)):
             metrics.forget(now)
         self._metrics_due = self._clock() + self._settings.metric_interval
 
+    def _send_once(self, signal: Signal, message: bytes) -> bool:
+        """Is the message over, because it was taken or refused?"""
+        try:
+            return self._send(signal, message) is not None
+        except Refused:
+            return True
+
     def _send(self, signal: Signal, message: bytes) -> bytes | None:
-        """Return the answer; None: it was not taken."""
+        """Return the answer; None: it was not taken, and can be sent again.  Raises Refused."""
         left = self._deadline - self._clock()
         if left <= 0:
             self._why.setdefault(signal, "it did not answer in time")
             return None
         try:
             answer = self._senders[signal].send(message, left)
+        except Refused:
+            raise
         except NotTaken as error:
             self._why[signal] = str(error)
             self._pause = min(LONGEST_PAUSE, max(1.0, 2 * self._pause))

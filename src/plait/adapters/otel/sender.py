@@ -17,10 +17,16 @@ from plait.adapters.otel.settings import Endpoint
 from plait.core.hints import Final
 
 MOST_ANSWER: Final = 64 * 1024
+REFUSALS: Final = frozenset({400, 413, 422})
+"""Statuses that speak of the message.  Others speak of the collector or its settings, which may change."""
 
 
 class NotTaken(Exception):
     """The collector did not take a message; the text says why, and holds no secret."""
+
+
+class Refused(NotTaken):
+    """The collector will not take this message later either: it is wrong or too large for it."""
 
 
 class Sender:
@@ -32,7 +38,7 @@ class Sender:
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, message: bytes, timeout: float) -> bytes:
-        """Return the collector's answer; NotTaken if there is none, or another status than 2xx."""
+        """Return the collector's answer; NotTaken or Refused if there is none, or not a status of 2xx."""
         seconds = max(0.05, min(timeout, self._endpoint.timeout))
         headers = {
             "user-agent": "plait",
@@ -79,7 +85,8 @@ class Sender:
         if answer.will_close or not answer.isclosed():
             self.close()
         if not 200 <= answer.status < 300:
-            raise NotTaken(f"it answered {answer.status}")
+            kind = Refused if answer.status in REFUSALS else NotTaken
+            raise kind(f"it answered {answer.status}")
         return body
 
     def _connect(self, seconds: float) -> http.client.HTTPConnection:
