@@ -161,6 +161,18 @@ def test_without_follow_a_run_that_goes_on_has_no_result(project: Path, capsys: 
     assert events(capsys)[-1]["status"] == "done"
 
 
+def test_the_log_that_follows_a_run_says_that_its_process_has_died(project: Path) -> None:
+    assert project.exists()
+    with plait("run", "waits.yaml", "--json") as run:
+        name = next_event(run, event="run_started")["run"]
+        next_event(run, event="step_started", path="steps/0")
+        with plait("logs", name, "-f") as follower:
+            run.send_signal(signal.SIGKILL)
+            _, errors = follower.communicate(timeout=LIMIT)
+    assert errors == f"the process of this run died; plait resume {name} continues it\n"
+    assert follower.returncode == 0
+
+
 def test_it_says_that_the_process_of_a_run_has_died(project: Path, capsys: Capsys) -> None:
     assert project.exists()
     with plait("run", "waits.yaml", "--json") as run, plait("runs"):

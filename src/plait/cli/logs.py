@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 from plait.cli.project import add_project, require_folder
@@ -11,6 +12,7 @@ from plait.core.hints import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import argparse
 
+    from plait.adapters.store.open_run import OpenRun
     from plait.cli.arguments import Parser
 
 EXAMPLES: Final = (
@@ -52,5 +54,16 @@ def run(options: argparse.Namespace) -> int:
     runs, name = flows.find_run(options.run, options.project)
     with runs.open(name, write=False) as opened:
         if options.follow:
-            return follow_log(opened, options.item, partial(runs.is_running, name))
+            code = follow_log(opened, options.item, partial(runs.is_running, name))
+            if code == 0:
+                _report_interruption(opened)
+            return code
         return print_log(opened, options, is_running=runs.is_running(name))
+
+
+def _report_interruption(opened: OpenRun) -> None:
+    from plait.app.recorded_result import recorded_result
+
+    result = recorded_result(opened)
+    if result.status == "interrupted" and result.failure is not None:
+        print(result.failure.message, file=sys.stderr)
