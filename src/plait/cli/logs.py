@@ -12,7 +12,6 @@ from plait.core.hints import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import argparse
 
-    from plait.adapters.store.open_run import OpenRun
     from plait.cli.arguments import Parser
 
 EXAMPLES: Final = (
@@ -39,6 +38,7 @@ def configure(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from plait.app import runs as flows
+    from plait.app.recorded_result import recorded_result
     from plait.cli.log_output import follow_log, print_log
 
     require_folder(options.project)
@@ -55,15 +55,8 @@ def run(options: argparse.Namespace) -> int:
     with runs.open(name, write=False) as opened:
         if options.follow:
             code = follow_log(opened, options.item, partial(runs.is_running, name))
-            if code == 0:
-                _report_interruption(opened)
+            result = recorded_result(opened)
+            if code == 0 and result.status == "interrupted" and result.failure is not None:
+                print(result.failure.message, file=sys.stderr)
             return code
         return print_log(opened, options, is_running=runs.is_running(name))
-
-
-def _report_interruption(opened: OpenRun) -> None:
-    from plait.app.recorded_result import recorded_result
-
-    result = recorded_result(opened)
-    if result.status == "interrupted" and result.failure is not None:
-        print(result.failure.message, file=sys.stderr)
