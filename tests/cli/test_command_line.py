@@ -220,6 +220,14 @@ def test_an_unknown_option_suggests_the_nearest_and_does_not_quote_its_value(
 
 # ── bad input ────────────────────────────────────────────────────────────
 
+
+def test_an_argument_may_stand_behind_an_option(capsys: Capsys) -> None:
+    assert main(["mcp", "config", "codex", "--expose", "flow:*"]) == 0
+    usual = capsys.readouterr().out
+    assert main(["mcp", "config", "--expose", "flow:*", "codex"]) == 0
+    assert capsys.readouterr().out == usual
+
+
 BAD = [
     ["render", "${x}", "--values", f'{{"x": "{SECRET}"'],
     ["render", "${x}", "--values", f'["{SECRET}"]'],

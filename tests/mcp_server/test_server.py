@@ -223,7 +223,7 @@ def test_a_long_flow_answers_with_its_run_and_tells_its_progress(trusted: Path) 
             {"name": "plait_run_wait", "arguments": {"run": run, "seconds": 60}},
             progressToken="w",
         )
-        peer.ask("ping")  # by now the server has read that a client waits
+        peer.wait_for_progress(0)  # a client that waits is told at once how the run stands
         (trusted / "go").touch()
         done = peer.answer(wait)["result"]
         assert done["structuredContent"]["status"] == "done"
@@ -347,8 +347,10 @@ def test_a_directive_is_a_prompt(trusted: Path) -> None:
         (message,) = peer.ask("prompts/get", given)["messages"]
         assert message["content"] == {"type": "text", "text": "Review a.py please."}
         missing = peer.ask("prompts/get", {"name": prompt["name"]})
-        assert missing["code"] == -32602
-        assert "parameter 'file' is missing" in missing["message"]
+        assert missing == {
+            "code": -32602,
+            "message": "directive-_team__review: missing arguments: file",
+        }
 
 
 def test_runs_logs_and_outputs_are_resources(trusted: Path) -> None:

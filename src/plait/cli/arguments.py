@@ -61,6 +61,8 @@ class Parser(argparse.ArgumentParser):
         """The options; an error names every unknown one."""
         try:
             options, unknown = self.parse_known_args(arguments)
+            if unknown:  # argparse gives up on an optional argument that stands behind an option
+                options, unknown = self.parse_known_intermixed_args(arguments)
         except InputError:  # an unknown option explains what is missing better
             words = arguments[: arguments.index("--")] if "--" in arguments else arguments
             known = {name for action in self._actions for name in action.option_strings}

@@ -23,6 +23,10 @@ def get_prompt(catalog: Catalog, request: Request) -> dict[str, Json]:
     found = next((one for one in _directives(catalog) if one.name == name), None)
     if found is None:
         raise ProtocolError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
+    required = found.offer.schema.get("required")
+    missing = [one for one in required if one not in inputs] if isinstance(required, list) else []
+    if missing:
+        raise ProtocolError(INVALID_PARAMS, f"{name}: missing arguments: {', '.join(missing)}")
     try:
         filled = flows.directive_prompt(found.id, flows.Options(inputs), project=catalog.project)
     except PlaitError as error:

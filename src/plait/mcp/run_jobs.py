@@ -70,13 +70,14 @@ class RunJob:
                 listen(self._progress)
 
     def listen(self, on_progress: OnProgress) -> None:
-        """Until the run is over, `on_progress` gets its state after each event."""
+        """Until the run is over, `on_progress` gets its state, now and after each event."""
         with self._changed:
             self._listeners.append(on_progress)
+            on_progress(self._progress)
 
     @contextmanager
     def listening(self, on_progress: OnProgress | None) -> Iterator[None]:
-        """Inside this, `on_progress` gets the state of the run after each event."""
+        """Inside this, `on_progress` gets the state of the run, now and after each event."""
         if on_progress is None:
             yield
             return
