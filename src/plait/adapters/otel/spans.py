@@ -429,11 +429,11 @@ def _finish_reason(record: Mapping[str, Json]) -> str:
 def _messages(record: Mapping[str, Json], requests: Iterable[Mapping[str, Json]]) -> Attributes:
     """Return what was said to a model and by it, in the form of the conventions."""
     asked = record.get("asked")
-    said: Mapping[str, Json] = asked if isinstance(asked, Mapping) else {}
+    prompts: Mapping[str, Json] = asked if isinstance(asked, Mapping) else {}
     found: list[tuple[str, Value]] = []
-    if system := said.get("system"):
+    if system := prompts.get("system"):
         found.append((names.SYSTEM_INSTRUCTIONS, json_text([_text_part(system)])))
-    if user := said.get("user"):
+    if user := prompts.get("user"):
         message: Json = {"role": "user", "parts": [_text_part(user)]}
         found.append((names.INPUT_MESSAGES, json_text([message])))
     text = record.get("text", record.get("output"))
