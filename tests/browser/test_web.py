@@ -318,8 +318,14 @@ def test_what_is_searched_stays_while_output_arrives(
         browser.wait_for_text("of 11", ".find output")  # 9, and 90 to 99
         place = "() => [document.activeElement.id, document.activeElement.value]"
         assert browser.evaluate(place) == ["output-find", "tick 9"]
+        browser.evaluate(
+            "() => getSelection().selectAllChildren(document.querySelector('.terminal'))"
+        )
         (project / "enough").touch()
         browser.wait_for_text("finished", "#run-head")
+        assert "tick 99" in browser.evaluate("() => String(getSelection())")
+        browser.evaluate("() => getSelection().removeAllRanges()")
+        browser.wait_for_text("finished", "#panel")
         assert browser.evaluate(place) == ["output-find", "tick 9"]
         browser.require_clean(web.origin)
 

@@ -37,10 +37,29 @@ function parse(html) {
   return holder.content;
 }
 
+// A part in which somebody selects text is replaced when nothing of it is selected any more.
+const held = new Map();
+
+function isSelectedIn(root) {
+  const chosen = getSelection();
+  return chosen !== null && !chosen.isCollapsed && root.contains(chosen.anchorNode);
+}
+
+document.addEventListener("selectionchange", () => {
+  if (!held.size) return;
+  for (const [id, html] of held) replacePart(id, html);
+  if (!held.size) refreshFind();
+});
+
 function replacePart(id, html) {
   const old = byId(id);
   const fresh = parse(html).firstElementChild;
   if (!old || !fresh) return;
+  if (isSelectedIn(old)) {
+    held.set(id, html);
+    return;
+  }
+  held.delete(id);
   if (old.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) {
     if (id === "run-head") return; // somebody fills in a form
   }
