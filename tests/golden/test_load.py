@@ -22,7 +22,7 @@ ROOM = 1.03
 LOADED = [
     # command                                                        modules, nodes of their syntax trees
     (["--version"],                                                    3,   1900),
-    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  37520),
+    (["render", "Hello ${name}", "--values", '{"name": "world"}'],    25,  38680),
     (["call", "core/file/read", "-p", "path=flow.yaml"],              62,  97380),
     (["run", "flow.yaml"],                                           189, 286150),
     (["check", "flow.yaml"],                                         168, 258810),
@@ -34,16 +34,16 @@ HELP = [
     # plait … --help   modules, nodes
     ("run",               13,  13800),
     ("chat",              15,  14820),
-    ("runs",              11,  10190),
+    ("runs",              11,  10520),
     ("show",              11,  11250),
     ("logs",              11,  10490),
     ("resume",            14,  14150),
     ("retry",             14,  14050),
     ("stop",              11,  10360),
     ("web",               12,  10810),
-    ("export",            11,  10350),
+    ("export",            11,  10690),
     ("events",            11,  10600),
-    ("worktrees",         11,  10130),
+    ("worktrees",         11,  10460),
     ("render",            12,  13110),
     ("sh",                12,  12560),
     ("explain",           12,  12940),

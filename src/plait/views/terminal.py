@@ -104,20 +104,29 @@ def pluralize(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def count_columns(text: str) -> int:
+    """How many columns of a terminal a text takes: a wide character takes two."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text
+    )
+
+
 def fold_line(line: str, room: int | None) -> Iterator[str]:
     """One line in pieces that fit, all but the first indented.
 
     A terminal would wrap a long line to its left edge, where the rest looks like a line of Plait.
     """
-    from unicodedata import east_asian_width
-
     if room is None:
         yield line
         return
     margin = " " * 6
     piece, used = "", 0
     for letter in line:
-        wide = 2 if east_asian_width(letter) in "WF" else 1
+        wide = count_columns(letter)
         if used + wide > room:
             yield piece
             piece, used = margin, len(margin)
@@ -128,11 +137,13 @@ def fold_line(line: str, room: int | None) -> Iterator[str]:
 def format_table(table: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
     """Rows with aligned cells; the last cell is cut at the width of the terminal."""
     clean = [[cut(cell, None) for cell in row] for row in table]
-    widths = [max(map(len, cells)) for cells in zip(*clean, strict=True)][:-1]
+    widths = [max(map(count_columns, cells)) for cells in zip(*clean, strict=True)][:-1]
     for *cells, last in clean:
-        line = (
-            "".join(f"{cell:<{size}}   " for cell, size in zip(cells, widths, strict=True)) + last
+        padded = (
+            cell + " " * (size - count_columns(cell) + 3)
+            for cell, size in zip(cells, widths, strict=True)
         )
+        line = "".join(padded) + last
         yield cut(line.rstrip(), columns)
 
 
