@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from lang.graph.graphs import graph_place
 from plait.core.documents import parse
+from plait.core.values import Json
 from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
+from plait.views.diagram.files import run_diagram
 from plait.views.diagram.model import (
     Diagram,
     DiagramEdge,
@@ -178,7 +180,7 @@ def test_a_loop_of_tasks_is_drawn_and_counted() -> None:
     assert drawn(mark_tasks(picture(REVISED), visits)) == [
         "flow",
         "● plan    task p   1 visit",
-        "  └──▶ draft ×3",
+        "  └──▶ draft",
         "● draft   task d   3 visits",
         "  └──▶ review ×3",
         "● review  task r   3 visits",
@@ -317,3 +319,24 @@ def test_what_is_written_at_an_arrow_covers_every_line() -> None:
     at, last = svg.index(">on error<"), svg.rindex('class="edge')
     assert at > last
     assert re.search(r'<rect class="page" [^>]*/>\n<text class="label"[^>]*>on error<', svg)
+
+
+ENDED_MAPS = [
+    # failed, total    the sign of its node
+    (0, 2,             "●"),
+    (1, 2,             "●"),
+    (2, 2,             "✗"),
+    (0, 0,             "●"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("failed", "total", "sign"), ENDED_MAPS)
+def test_a_map_has_failed_in_a_diagram_if_all_its_items_did(
+    failed: int, total: int, sign: str, tmp_path: Path
+) -> None:
+    flow = tmp_path / "flow.yaml"
+    flow.write_text("map: {input: [1, 2], steps: [{shell: echo}]}\n")
+    journal = MemoryJournal()
+    counts: dict[str, Json] = {"failed": failed, "total": total}
+    journal.append(StepFinished("map", "map", "map", "", Succeeded(counts), 0.1))
+    assert drawn(run_diagram(str(flow), journal))[1][0] == sign

@@ -110,7 +110,7 @@ def part_figures(
 def part_summary(part: Part) -> str:
     """The state of a part that has ended, its counts and its duration."""
     group = part.group
-    state = "finished" if part.shown_state == "partial" else part.state
+    state = "finished" if part.shown_state == "partial" else part.shown_state
     time = _time(part.duration or 0.0, replayed=part.replayed)
     if part.has_no_items_yet:
         return f"{part.state}{time}"

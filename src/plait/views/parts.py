@@ -440,8 +440,13 @@ class Part:
 
     @property
     def shown_state(self) -> State | Literal["partial"]:
-        """Its state; `partial` if it ended although some of its items or steps failed."""
-        return "partial" if self.state == "done" and self.group.failure_count else self.state
+        """Its state; `partial` if it ended although some of its items or steps failed, `failed` if
+        all its items did.
+        """
+        group = self.group
+        if self.state != "done" or not group.failure_count:
+            return self.state
+        return "failed" if group.is_map and group.failure_count == group.total else "partial"
 
     @property
     def has_no_items_yet(self) -> bool:

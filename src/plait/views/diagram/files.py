@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.engine.outcome import Failed
+from plait.engine.outcome import Failed, Outcome, Succeeded
 from plait.engine.paths import AGENT, NODES
 from plait.lang.flow_text import FlowText
 from plait.lang.languages import require_own_file
@@ -60,7 +60,14 @@ def run_diagram(path: str, journal: Journal) -> Diagram:
 
 
 def _phase_visits(journal: Journal) -> Iterator[tuple[str, bool]]:
-    """The phases of a workflow that have ended, and whether they failed."""
+    """The phases of a workflow that have ended, and whether they or all their items failed."""
     for name in PHASES:
         if (record := journal.step(name)) is not None:
-            yield name, isinstance(record.outcome, Failed)
+            yield name, _has_failed(record.outcome)
+
+
+def _has_failed(outcome: Outcome) -> bool:
+    match outcome:
+        case Succeeded({"failed": int(failed), "total": total}):
+            return failed > 0 and failed == total
+    return isinstance(outcome, Failed)

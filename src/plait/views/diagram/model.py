@@ -371,16 +371,18 @@ def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
 
 
 def mark_tasks(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
-    """The same for tasks, which have no order: an edge to a task that was done was taken.
+    """The same for tasks, which have no order: an edge was taken as often as both its tasks were done.
 
-    A loop was closed before every visit but the first.
+    A loop was closed before every visit but the first.  A manager delegates as often as others work.
     """
     marked = mark_visits(diagram, visits)
     done = {node.name: node.visits for node in marked.nodes}
 
     def taken(edge: DiagramEdge) -> int:
-        first = 1 if edge.label.startswith(AGAIN) else 0
-        return max(done[edge.to] - first, 0) if done[edge.start] else 0
+        start, to = done[edge.start], done[edge.to]
+        if edge.label.startswith(AGAIN):
+            return max(to - 1, 0) if start else 0
+        return to if edge.start == MANAGER and start else min(start, to)
 
     edges = tuple(replace(one, taken=taken(one)) for one in diagram.edges)
     return replace(marked, edges=edges)
