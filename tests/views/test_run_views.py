@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -769,6 +769,17 @@ def test_a_run_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
         return Ended()
 
     assert run_with_view(start, view) == 0
+
+
+@pytest.mark.usefixtures("_heeded")
+def test_a_signal_after_the_end_of_a_run_does_not_take_its_end_away() -> None:
+    class Late(Noting):
+        def finish(self, result: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.heard.wait(10)
+            super().finish(result)
+
+    assert run_with_view(lambda **_: Ended(exit_code=143), Late()) == 143
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:

@@ -197,9 +197,10 @@ def run_with_view(work: RunCommand, view: View) -> int:
 
     stop = StopSignal()
     observers = RunObservers([view.watch], stop, _trust_prompt(view) if is_interactive() else None)
-    with view, stop_on_signal(stop, view):
-        result = work(observers=observers)
-    view.finish(result)
+    with stop_on_signal(stop, view):
+        with view:
+            result = work(observers=observers)
+        view.finish(result)  # a late signal must not take the end of the run away
     return result.exit_code
 
 
