@@ -187,8 +187,6 @@ RULES: list[tuple[str, str]] = [
     (r"(?<=[/ ])(\d+-[\w-]+)-[0-9a-f]{8}(?![0-9a-f])",      r"\1-<place>"),
     # A key belongs to whoever has made it.
     (rf'("owner":"|^owner +|signed by ){USER}\b',           r"\1<user>"),
-    # argparse of Python 3.13 writes the name of a value once.
-    (r"(-\w) ([A-Z=]+), (--[\w-]+) \2(?!\w)",               r"\1, \3 \2"),
 ]  # fmt: skip
 
 

@@ -28,6 +28,16 @@ def _fixed_width_formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=80)
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Help as Python 3.13 prints it, on every Python: `-j, --max-parallel N`."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
 class Parser(argparse.ArgumentParser):
     """The options of one command; its help starts with two examples."""
 
@@ -53,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **how)
 
     def format_help(self) -> str:
-        self.formatter_class = argparse.HelpFormatter
+        self.formatter_class = _HelpFormatter
         examples = "".join(f"  {example}\n" for example in self.examples)
         return f"plait {self.command}: {self.what}\n\n{examples}\n{super().format_help()}"
 
