@@ -105,11 +105,16 @@ def race_once_each(
 
 
 def race_trees(contenders: Mapping[str, Callable[[int], Any]], *, rounds: int) -> dict[str, Times]:
-    """The times of whole processes or maps: wall time, and computing time of all processes."""
+    """The times of whole processes or maps: wall time, and computing time of all processes.
+
+    Each round begins with another contender, so that none always has the same one before it.
+    """
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    names = list(contenders)
     for number in range(rounds):
-        for name, call in contenders.items():
-            seen[name].append(spent(partial(call, number)))
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seen[name].append(spent(partial(contenders[name], number)))
     return {name: tree_times(spans) for name, spans in seen.items()}
 
 

@@ -207,12 +207,13 @@ PARTS: dict[str, Part] = {
     "mcp": lambda rounds: mcp_tables(rounds=rounds.calls),
     "fanout": lambda rounds: fanout_tables(rounds.fanout),
     "million": lambda rounds: million_tables(rounds.million),
-    "otel": lambda rounds: otel_tables(items=10 * rounds.commands, rounds=rounds.linear + 2),
+    # A few per cent of a map: with fewer rounds the noise of a machine is larger.
+    "otel": lambda rounds: otel_tables(items=10 * rounds.commands, rounds=4 * rounds.linear),
     "streaming": lambda rounds: streaming_tables(
-        items=10 * rounds.commands, rounds=rounds.linear + 2
+        items=10 * rounds.commands, rounds=4 * rounds.linear, slow_rounds=rounds.linear
     ),
     "web": lambda rounds: web_tables(
-        items=rounds.pages, updates=20, watched=10 * rounds.commands, rounds=rounds.linear + 2
+        items=rounds.pages, updates=20, watched=10 * rounds.commands, rounds=4 * rounds.linear
     ),
     "history": lambda rounds: history_tables(
         sizes=rounds.history, rounds=max(rounds.processes // 4, 3)

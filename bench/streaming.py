@@ -33,13 +33,13 @@ NOT_STREAMED = (
 )
 
 
-def streaming_tables(*, items: int, rounds: int) -> Iterator[Plan]:
+def streaming_tables(*, items: int, rounds: int, slow_rounds: int) -> Iterator[Plan]:
     with all_cores():
         title = f"{items:,} printing items, {PARALLEL} at a time, streamed"
         yield Plan(title, partial(_table, PRINTS, items, PARALLEL, rounds))
         few = items // 10
         title = f"{few:,} slowly printing items, {5 * PARALLEL} at a time, streamed"
-        yield Plan(title, partial(_table, SLOWLY, few, 5 * PARALLEL, rounds))
+        yield Plan(title, partial(_table, SLOWLY, few, 5 * PARALLEL, slow_rounds))
 
 
 def _table(task: Task, items: int, parallel: int, rounds: int, title: str) -> Table:
