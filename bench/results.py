@@ -29,6 +29,14 @@ class Measured:
     machine: str
     tables: list[Table]
 
+    def with_newer(self, newer: list[Table], day: str, machine: str) -> Measured | None:
+        """The part with tables that were measured again; None if it has others or another machine."""
+        by_title = {table.title: table for table in newer}
+        if self.machine != machine or by_title.keys() - {one.title for one in self.tables}:
+            return None
+        tables = [by_title.get(table.title, table) for table in self.tables]
+        return Measured(day, machine, tables)
+
 
 def keep(part: str, measured: Measured) -> None:
     FOLDER.mkdir(exist_ok=True)

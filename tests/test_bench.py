@@ -187,3 +187,25 @@ def test_computing_time_stands_beside_wall_time_where_it_was_measured() -> None:
     table = tables.compared("many", "", wall, to="xargs", bars={})
     assert table.columns == ("", "least time", "× xargs", "by medians")
     assert table.rows[1].cells == ("1.2 s", "1.20", "1.20")
+
+
+PARTS = [
+    # titles that were measured again, machine    titles and rows of the part; None: it stays as it was
+    (["b"],        "m",                           {"a": "old", "b": "new"}),
+    (["a", "b"],   "m",                           {"a": "new", "b": "new"}),
+    (["c"],        "m",                           None),
+    (["b"],        "another",                     None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("titles", "machine", "expected"), PARTS)
+def test_tables_that_are_measured_again_replace_those_of_the_part(
+    titles: list[str], machine: str, expected: dict[str, str] | None
+) -> None:
+    def table(title: str, meaning: str) -> tables.Table:
+        return tables.Table(title, meaning, (), ())
+
+    part = results.Measured("monday", "m", [table("a", "old"), table("b", "old")])
+    found = part.with_newer([table(title, "new") for title in titles], "friday", machine)
+    shown = None if found is None else {one.title: one.meaning for one in found.tables}
+    assert shown == expected
