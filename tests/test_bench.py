@@ -202,7 +202,7 @@ PARTS = [
 def test_tables_that_are_measured_again_replace_those_of_the_part(
     titles: list[str], machine: str, expected: dict[str, str] | None
 ) -> None:
-    def table(title: str, meaning: str) -> tables.Table:
+    def table(title: str, meaning: str) -> Any:
         return tables.Table(title, meaning, (), ())
 
     part = results.Measured("monday", "m", [table("a", "old"), table("b", "old")])
