@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ map:
 reduce:
   - shell: "echo ${map.successful} of ${map.total}"
 """
+NAMED = ["-c", "user.name=ada", "-c", "user.email=ada@example.org"]
 VIEWS = [{"view": one} for one in ("", "overview", "timeline", "graph", "items")]
 STEPS = [{"step": one} for one in ("setup", "setup/0", "map", "reduce/0")]
 
@@ -122,6 +124,38 @@ def test_a_step_that_took_a_while_shows_what_it_used(
 def test_a_step_that_was_quick_does_not_record_what_it_used(tmp_path: Path) -> None:
     run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
     assert "<dt>computing</dt>" not in Browser(tmp_path / "p").run(run, step="steps/0").text
+
+
+CHANGING = """
+steps:
+  - shell: |
+      echo more >> kept.txt; rm gone.txt
+      touch '<b>new.txt'
+  - write_file: {path: out/report.txt, content: x, create_dirs: true}
+  - shell: git -c user.name=ada -c user.email=ada@example.org commit -qam two; git rev-parse HEAD
+  - shell: echo ${step.commits}
+"""
+
+
+def test_a_step_shows_the_files_that_it_has_changed(tmp_path: Path) -> None:
+    place = tmp_path / "p"
+    place.mkdir()
+    for name in ("kept.txt", "gone.txt"):
+        (place / name).write_text("x\n")
+    for words in (["init", "-q"], ["add", "-A"], [*NAMED, "commit", "-q", "-m", "one"]):
+        subprocess.run(["git", *words], cwd=place, check=True)
+    run = run_text(place, CHANGING).run
+    browser = Browser(place)
+    shown = [browser.run(run, step=f"steps/{number}").text for number in range(4)]
+    assert (
+        "<li><code>&lt;b&gt;new.txt</code> added</li><li><code>kept.txt</code> modified</li>"
+        "<li><code>gone.txt</code> deleted</li>"
+    ) in shown[0]
+    assert "<li><code>out/report.txt</code> written</li>" in shown[1]
+    (commit,) = re.findall(r"<dt>commits</dt><dd>([0-9a-f]{12})</dd>", shown[2])
+    assert commit in Outline(shown[2]).words.partition("Output")[2]
+    assert "<dt>files</dt>" not in shown[3]
+    assert "Result" not in Outline(shown[0]).words
 
 
 def test_items_are_filtered_and_searched(ran: tuple[Browser, str]) -> None:

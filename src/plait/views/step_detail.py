@@ -19,8 +19,19 @@ from plait.views.run_tree import StepNode, StepTree
 MOST_ENTRIES: Final = 100
 """Outputs of steps inside one that are shown with it."""
 FIELDS_OF_PROCESS: Final = frozenset(
-    {"output", "stderr", "exit_code", "duration", "attempt", "cpu_seconds", "peak_rss_kib"}
+    {
+        "output",
+        "stderr",
+        "exit_code",
+        "duration",
+        "attempt",
+        "cpu_seconds",
+        "peak_rss_kib",
+        "changes",
+    }
 )
+CHANGES: Final = {"files_added": "added", "files_modified": "modified", "files_deleted": "deleted"}
+"""What git says of a file, by the field of the record that lists it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,26 @@ class StepDetail:
             ):
                 return _mapping(value)
         return {}
+
+    @property
+    def files(self) -> Sequence[tuple[str, str]]:
+        """What became of a file, and its path, for each that the step has changed."""
+        changes, written = _mapping(self.process.get("changes")), self.process.get("output")
+        found = [
+            (what, str(path))
+            for name, what in CHANGES.items()
+            if isinstance(paths := changes.get(name), list)
+            for path in paths
+        ]
+        if self.node.kind == "write_file" and isinstance(written, str):
+            found.append(("written", written))
+        return found
+
+    @property
+    def commits(self) -> Sequence[str]:
+        """The ids of the commits that the step has made."""
+        ids = _mapping(self.process.get("changes")).get("commits")
+        return [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
 
     @property
     def failure(self) -> Failure | None:

@@ -38,6 +38,7 @@ LIVE_OUTPUT: Final = 64 * 1024
 """Characters of a running step's output on a page."""
 MOST_CHILDREN: Final = 200
 FEW_OUTPUTS: Final = 3
+MOST_FILES: Final = 50
 """More outputs on a page are lower, so that one can be found among them."""
 
 
@@ -107,6 +108,7 @@ def _head(detail: StepDetail, links: Links, now: float, mark: str) -> Markup:
             ("why", title_text(node.cause, 200) if node.cause else None),
             ("used", ", ".join(f"{amount:g} {name}" for name, amount in used.items())),
             ("files", _files(detail)),
+            ("commits", ", ".join(one[:12] for one in detail.commits[:MOST_FILES]) or None),
             ("path", tag("code", detail.path)),
         ),
     )
@@ -123,19 +125,14 @@ def _resources(process: Mapping[str, Json]) -> Iterator[tuple[str, Child]]:
 
 
 def _files(detail: StepDetail) -> Child:
-    """The files that a step says it has written."""
-    value = detail.value
-    if not isinstance(value, Mapping):
+    """The files that a step has written, or that git saw change."""
+    files = detail.files
+    if not files:
         return None
-    for name in ("files_changed", "files", "path"):
-        found = value.get(name)
-        if isinstance(found, str) and name == "path":
-            found = [found]
-        if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
-            return tag(
-                "ul", [tag("li", tag("code", str(one))) for one in found[:50]], class_="plain"
-            )
-    return None
+    rows = [tag("li", tag("code", path), f" {what}") for what, path in files[:MOST_FILES]]
+    if len(files) > MOST_FILES:
+        rows.append(tag("li", f"and {len(files) - MOST_FILES:,} more"))
+    return tag("ul", rows, class_="plain")
 
 
 def _failure(detail: StepDetail) -> Markup | None:
