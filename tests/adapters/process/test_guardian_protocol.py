@@ -126,7 +126,9 @@ def count_at_rest(keeper: guardian_client._Guardian) -> int:
     for number in range(5):
         channel.order(number, "sh", "-c", "true")
         channel.until(lambda reports: bool(ended(reports)))
+    with_channel = count_descriptors(keeper)
     channel.close()
+    assert until(lambda: count_descriptors(keeper) < with_channel)  # on a busy machine it takes a while
     counts = []
     for _ in range(20):
         counts.append(count_descriptors(keeper))
@@ -408,7 +410,7 @@ def test_a_batch_of_orders_that_is_read_slowly_loses_no_report(
             code = number % 250
             assert os.waitstatus_to_exitcode(ended(reports)[number].number) == code
             assert printed(reports, number) == (b"%s\n" % bytes(folder), b"%d\n" % code)
-    assert until(lambda: count_descriptors(keeper) == before)
+    assert until(lambda: count_descriptors(keeper) <= before)
 
 
 def test_a_batch_whose_channel_closes_in_the_middle_leaves_nobody(
@@ -429,7 +431,7 @@ def test_a_batch_whose_channel_closes_in_the_middle_leaves_nobody(
     closing.socket.sendall(pack(BATCH, "true")[:50])  # an order that is cut
     closing.close()
     assert until(lambda: not with_variable(token))
-    assert until(lambda: count_descriptors(keeper) == before)
+    assert until(lambda: count_descriptors(keeper) <= before)
     require_service(keeper)
 
 
@@ -520,7 +522,7 @@ def test_descriptors_that_no_order_takes_are_not_collected_for_ever(
             socket.send_fds(channel.socket, [b"x"], [0] * guardian.MAX_DESCRIPTORS)
     with contextlib.suppress(ConnectionError):
         assert channel.is_closed()
-    assert until(lambda: count_descriptors(keeper) == before)
+    assert until(lambda: count_descriptors(keeper) <= before)
 
 
 def test_what_is_no_channel_is_closed(keeper: guardian_client._Guardian, tmp_path: Path) -> None:
@@ -532,7 +534,7 @@ def test_what_is_no_channel_is_closed(keeper: guardian_client._Guardian, tmp_pat
     os.close(read)
     os.close(write)
     require_service(keeper)
-    assert until(lambda: count_descriptors(keeper) == before)
+    assert until(lambda: count_descriptors(keeper) <= before)
 
 
 def test_an_id_that_another_job_has_breaks_the_protocol(
@@ -685,7 +687,7 @@ def test_output_that_the_kernel_does_not_watch_arrives(blind: guardian_client._G
     )
     assert [len(one) for one in printed(reports, 1)] == [size, 4]
     assert printed(reports, 2)[0] == b"now\nlater\n"
-    assert until(lambda: count_descriptors(blind) == before)
+    assert until(lambda: count_descriptors(blind) <= before)
     channel.close()
 
 
