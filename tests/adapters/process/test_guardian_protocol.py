@@ -128,7 +128,8 @@ def count_at_rest(keeper: guardian_client._Guardian) -> int:
         channel.until(lambda reports: bool(ended(reports)))
     with_channel = count_descriptors(keeper)
     channel.close()
-    assert until(lambda: count_descriptors(keeper) < with_channel)  # on a busy machine it takes a while
+    # On a busy machine it takes a while until the guardian sees the end of the channel.
+    assert until(lambda: count_descriptors(keeper) < with_channel)
     counts = []
     for _ in range(20):
         counts.append(count_descriptors(keeper))
