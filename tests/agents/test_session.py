@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.scripted import OverError, Scripted, ToolServices, failed, says, wants
-from plait.agents.budget import estimate_request_tokens
 from plait.agents.messages import (
     NO_PROVIDER,
     Message,
@@ -24,6 +23,7 @@ from plait.agents.messages import (
 from plait.agents.permissions import Permissions
 from plait.agents.session import AgentScopes, AgentStep
 from plait.agents.tool_access import MAX_RESULT, make_offer, tool_id_for, wire_name
+from plait.agents.turn_budget import estimate_request_tokens
 from plait.agents.turns import recorded_tool_call
 from plait.core.errors import InputError, TrustError
 from plait.core.values import Json

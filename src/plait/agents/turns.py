@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from plait.agents.budget import CUT_OFF, TurnBudget
 from plait.agents.messages import NO_PROVIDER, TURN_LIMITS, ModelResponse, TokenUsage
 from plait.agents.ports import Models
 from plait.agents.tool_access import format_tool_result, not_offered_message, schema_errors
+from plait.agents.turn_budget import CUT_OFF, TurnBudget
 from plait.core.digests import json_digest
 from plait.core.errors import NO_OUTCOMES, PlaitError, shorten
 from plait.core.hints import TYPE_CHECKING

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agents.providers.talk import FAMILIES, GREETING, events, fixture, provider, serving
-from agents.providers.test_families import THOUGHT
+from agents.providers.test_wire_formats import THOUGHT
 from agents.scripted import ToolServices
 from plait.agents.session import AgentStep
 from plait.engine.outcome import Succeeded

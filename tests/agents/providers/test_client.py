@@ -29,9 +29,9 @@ from agents.providers.talk import (
     serving,
     talk,
 )
-from plait.agents.budget import TurnBudget
 from plait.agents.messages import Message, ModelRequest, ToolOffer, ToolRequest
 from plait.agents.providers.client import pause_asked
+from plait.agents.turn_budget import TurnBudget
 from plait.core.values import json_text
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Interrupted, StepError

@@ -10,8 +10,8 @@ import pytest
 from agents.providers.talk import FAMILIES, events, failure, fixture, provider, reply, serving
 from agents.scripted import ToolServices
 from plait.agents.providers import sse
-from plait.agents.providers.families import MOST_COUNTED, UnreadableError
-from plait.agents.providers.families.table import FAMILIES as FORMATS
+from plait.agents.providers.wire_formats import MOST_COUNTED, UnreadableError
+from plait.agents.providers.wire_formats.table import FAMILIES as FORMATS
 from plait.agents.session import AgentStep
 from plait.agents.structured_output import DEEPEST, parse_structured
 from plait.core.values import Json, json_text

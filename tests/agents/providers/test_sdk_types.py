@@ -14,10 +14,10 @@ from typing import Any, get_type_hints
 import pytest
 
 from agents.providers.talk import SCHEMA, fixture, hi, talk
-from agents.providers.test_families import CALLED, bodies
+from agents.providers.test_wire_formats import CALLED, bodies
 from plait.agents.messages import Message, ModelRequest
 from plait.agents.providers import sse
-from plait.agents.providers.families import RequestShape
+from plait.agents.providers.wire_formats import RequestShape
 
 pydantic = pytest.importorskip(
     "pydantic", reason="pydantic is not installed: pip install -e '.[dev]'"

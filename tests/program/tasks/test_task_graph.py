@@ -21,7 +21,7 @@ from plait.agents.messages import ModelRequest, ModelResponse, TokenUsage, ToolR
 from plait.core.errors import InputError
 from plait.core.records import replace
 from plait.core.values import Json
-from plait.program.tasks.handlers import function_fingerprint, is_process_local
+from plait.program.tasks.function_fingerprints import function_fingerprint, is_process_local
 from plait.program.tasks.model import Handler
 from plait.template.template import compile_template
 

@@ -21,10 +21,10 @@ from queue import Empty, SimpleQueue
 from random import Random
 from threading import Event, Thread
 
-from plait.agents.budget import estimate_usage
 from plait.agents.messages import ModelRequest, ModelResponse, OnText, TokenUsage
 from plait.agents.providers import sse
-from plait.agents.providers.families import (
+from plait.agents.providers.spec import Spec
+from plait.agents.providers.wire_formats import (
     RESERVED,
     MissingStopReason,
     RequestShape,
@@ -33,8 +33,8 @@ from plait.agents.providers.families import (
     error_code,
     error_text,
 )
-from plait.agents.providers.families.table import FAMILIES
-from plait.agents.providers.spec import Spec
+from plait.agents.providers.wire_formats.table import FAMILIES
+from plait.agents.turn_budget import estimate_usage
 from plait.core.errors import (
     InternalError,
     PlaitError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from plait.agents.messages import TokenUsage
-from plait.agents.providers.families import Structured
+from plait.agents.providers.wire_formats import Structured
 from plait.core.documents.nodes import Mapping as MappingNode
 from plait.core.documents.nodes import Node, Scalar
 from plait.core.errors import InputError, Problem
@@ -54,7 +54,7 @@ class Price:
 class Spec:
     name: str
     family: str
-    """A key of `FAMILIES` (`families/table.py`), or `replay`."""
+    """A key of `FAMILIES` (`wire_formats/table.py`), or `replay`."""
     base_url: Template
     path: Template
     auth: Auth

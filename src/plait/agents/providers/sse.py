@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from plait.agents.providers.families import UnreadableError
+from plait.agents.providers.wire_formats import UnreadableError
 from plait.core.hints import Final
 from plait.core.patterns import lazy_pattern
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from plait.agents.messages import NO_USAGE, Message, ModelRequest, ModelResponse, OnText, TokenUsage
-from plait.agents.providers.families import ANSWER_TOOL
+from plait.agents.providers.wire_formats import ANSWER_TOOL
 from plait.agents.structured_output import StructuredResult, parse_structured
 from plait.core.hints import Protocol
 from plait.core.json_schema import is_schema, schema_violations

@@ -20,7 +20,7 @@ from plait.engine.paths import loop_name, round_name, task_name
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Composite, Policy, Step
 from plait.program.step_list import join_fingerprints
-from plait.program.tasks.handlers import function_fingerprint
+from plait.program.tasks.function_fingerprints import function_fingerprint
 from plait.program.tasks.model import Loop, Task, TaskOutput
 from plait.program.tasks.task import (
     TaskStep,

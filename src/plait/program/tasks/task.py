@@ -27,7 +27,7 @@ from plait.engine.outcome import Failed, Outcome, Skipped, Succeeded, call_autho
 from plait.engine.perform import StepContext
 from plait.engine.step import DEFAULT_POLICY, Plan, Policy, Retry, Step
 from plait.program.actions.tool import call_tool_step, fill_params, require_mapping
-from plait.program.tasks.handlers import function_fingerprint, qualified_name
+from plait.program.tasks.function_fingerprints import function_fingerprint, qualified_name
 from plait.program.tasks.model import PLAIN_AGENT, Agent, Task, TaskOutput, to_limits
 from plait.program.tasks.text import system_text, task_prompt
 from plait.scope import Scope

@@ -12,7 +12,7 @@ from plait.agents.messages import (
     TokenUsage,
     ToolRequest,
 )
-from plait.agents.providers.families import (
+from plait.agents.providers.wire_formats import (
     ANSWER_TOOL,
     RequestShape,
     ServerFault,

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from agents.providers.talk import FAMILIES, FILES, GREETING, SCHEMA, SYSTEM, fixture, hi, talk
 from plait.agents.messages import Message, ModelRequest, ModelResponse, TokenUsage, ToolRequest
 from plait.agents.providers import sse
-from plait.agents.providers.families import (
+from plait.agents.providers.spec import read_spec
+from plait.agents.providers.wire_formats import (
     MissingStopReason,
     RequestShape,
     ServerFault,
     UnreadableError,
 )
-from plait.agents.providers.families.chat_completions import ChatCompletions
-from plait.agents.providers.families.table import FAMILIES as FORMATS
-from plait.agents.providers.spec import read_spec
+from plait.agents.providers.wire_formats.chat_completions import ChatCompletions
+from plait.agents.providers.wire_formats.table import FAMILIES as FORMATS
 from plait.core import documents
 from plait.schema import provider_tables
 from plait.template.sinks import render_json

@@ -5,14 +5,14 @@ A new one also needs its name in `FAMILIES` of `schema/provider_tables.py`.
 
 from __future__ import annotations
 
-from plait.agents.providers.families.anthropic_messages import AnthropicMessages
-from plait.agents.providers.families.chat_completions import ChatCompletions
+from plait.agents.providers.wire_formats.anthropic_messages import AnthropicMessages
+from plait.agents.providers.wire_formats.chat_completions import ChatCompletions
 from plait.core.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plait.agents.providers.families import Family
+    from plait.agents.providers.wire_formats import Family
     from plait.core.hints import Final
 
 FAMILIES: Final[Mapping[str, Family]] = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agents.scripted import Scripted, ToolServices
 from lang.loading import load_file
-from plait.agents.budget import ROOM, TurnBudget, estimate_request_tokens
 from plait.agents.messages import Message, ModelRequest, ModelResponse, OnText, TokenUsage
+from plait.agents.turn_budget import ROOM, TurnBudget, estimate_request_tokens
 from plait.core.values import Json
 from plait.engine.limits import Budget, Limits
 from plait.engine.outcome import Aborted, Failure, Interrupted, StepError
