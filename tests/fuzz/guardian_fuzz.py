@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from plait.adapters.process import guardian as wire  # noqa: E402
-from plait.adapters.process import guardian_client  # noqa: E402
+from plait.adapters.process import guardian_process  # noqa: E402
 
 SOURCE = Path(wire.__file__).with_name("guardian.c")
 SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-std=c11"]
@@ -45,7 +45,7 @@ __attribute__((visibility("default"))) const char *__asan_default_options(void)
     return "verify_asan_link_order=0:detect_leaks=0";
 }
 """
-IN_PYTHON = [sys.executable, "-I", "-S", "-c", guardian_client._BOOT, str(SOURCE.parent)]
+IN_PYTHON = [sys.executable, "-I", "-S", "-c", guardian_process._BOOT, str(SOURCE.parent)]
 LIMIT = 60.0
 GRACE = 0.2
 TOKEN = f"PLAIT_FUZZ={uuid.uuid4().hex}"
@@ -176,7 +176,7 @@ class Guardian:
     """A guardian that is attacked, and what it had at its start."""
 
     def __init__(self, command: list[str]) -> None:
-        self.client = guardian_client._start_guardian(False, command=command)
+        self.client = guardian_process.start_guardian(False, command=command)
         self.pid = self.client.pid
         for _ in range(5):  # the first shells are executed, the others are prestarted
             require_service(self)
@@ -311,7 +311,7 @@ def require_service(guardian: Guardian) -> None:
                 data = ours.recv(1 << 16)
                 if not data:
                     raise Fault("the guardian has closed a good channel, or has ended")
-                reports, came = guardian_client.split_reports(came + data)
+                reports, came = guardian_process.split_reports(came + data)
                 printed += b"".join(one.stdout for one in reports)
                 ends = [one for one in reports if one.kind in (wire.EXITED, wire.REFUSED)]
                 if ends:

@@ -12,7 +12,7 @@ import pytest
 from crash.scene import LIMIT, wait_for
 from lang.graph.graphs import trusted
 from plait.adapters.mcp import client as mcp
-from plait.adapters.process.guardian_client import WAS_STOPPED
+from plait.adapters.process.guardian_process import WAS_STOPPED
 from plait.adapters.process.process import run
 from plait.app.runs import RunObservers, resume_flow, run_flow
 from plait.cli import main

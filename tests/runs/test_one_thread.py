@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.adapters.process.dispatcher import Dispatcher
 from plait.adapters.store.journal import SqliteJournal
 from plait.app.runs import RunObservers, resume_flow, run_flow
 from plait.core.errors import JournalError
-from plait.engine.events import Event, EventRecord, Note, StepFinished
+from plait.engine.events import Event, EventRecord, Note, StepFinished, StepOutput
 from plait.program import map_progress
 from plait.program.actions.shell import ShellAction
 
@@ -121,6 +121,8 @@ def _run(flow: dict[str, Any], root: Path, way: str) -> dict[str, Any]:
             patch.setattr(map_progress, "_shares_thread", WAYS[way])
         observers = RunObservers(watchers=[events.append])
         result = run_flow(str(root / "flow.yaml"), project=str(root), observers=observers)
+    # Output that is shown while a step runs depends on how long the step takes.
+    events = [record for record in events if not isinstance(record.event, StepOutput)]
     by_path: dict[str, list[str]] = defaultdict(list)
     for record in events:
         by_path[getattr(record.event, "path", "")].append(_text(record.event, root, result.run))
@@ -303,7 +305,7 @@ def test_a_guardian_that_is_stopped_while_orders_wait_is_continued(tmp_path: Pat
     def stop() -> None:
         while not (root / "ledger").exists():
             time.sleep(0.001)
-        os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGSTOP)
+        os.kill(guardian_process._GUARDIANS[False].pid, signal.SIGSTOP)
 
     stopper = threading.Thread(target=stop)
     stopper.start()

@@ -32,7 +32,7 @@ from attack.process_attack import (
     tree_of,
     until,
 )
-from plait.adapters.process import guardian, guardian_client
+from plait.adapters.process import guardian, guardian_client, guardian_orders, guardian_process
 from plait.adapters.process.process import run
 from plait.core.errors import ProcessError
 
@@ -145,14 +145,14 @@ def test_a_job_that_is_lost_is_ended(token: str) -> None:
 def test_jobs_are_marked_and_the_guardian_keeps_the_mark_it_has() -> None:
     marks = {run(["sh", "-c", "grep locks /proc/$$/limits"]).stdout for _ in range(3)}
     assert len(marks) == 3
-    assert guardian._mark(guardian_client._GUARDIANS[False].pid) == guardian._mark(os.getpid())
+    assert guardian._mark(guardian_process._GUARDIANS[False].pid) == guardian._mark(os.getpid())
 
 
 # ── lanes ────────────────────────────────────────────────────────────────
 
 
-def idle_lanes() -> list[guardian_client._Channel]:
-    return list(guardian_client._GUARDIANS[False].idle)
+def idle_lanes() -> list[guardian_process.Channel]:
+    return list(guardian_process._GUARDIANS[False].idle)
 
 
 def test_a_lane_serves_one_job_after_the_other() -> None:
@@ -274,12 +274,12 @@ environments = st.lists(
 def test_each_environment_arrives_whatever_came_before(
     environments: list[dict[str, str]], is_split: bool
 ) -> None:
-    ours = guardian_client._Environments()
+    ours = guardian_orders._Environments()
     base = environments[0] if environments else {}
     for env in environments:
         shared, own = (base, env) if is_split else (env, {})
         expected = {
-            guardian_client.encode_text(name): guardian_client.encode_text(value)
+            guardian_orders.encode_text(name): guardian_orders.encode_text(value)
             for name, value in {**shared, **own}.items()
         }
         whole, more = ours.pack_env(shared, own)
@@ -301,7 +301,7 @@ def test_each_environment_arrives_in_its_process() -> None:
         printed = run(["/usr/bin/env", "-0"], env=env).stdout
         arrived = dict(one.split(b"=", 1) for one in printed.split(b"\0") if one)
         assert arrived == {
-            guardian_client.encode_text(name): guardian_client.encode_text(value)
+            guardian_orders.encode_text(name): guardian_orders.encode_text(value)
             for name, value in env.items()
         }
 
@@ -395,10 +395,10 @@ def test_what_a_killed_plait_of_a_job_and_its_killed_guardian_left_ends_with_pla
 ) -> None:
     inner = f"""
 import os, signal
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.adapters.process.process import run
 def die(*_):
-    os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGKILL)
+    os.kill(guardian_process._GUARDIANS[False].pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=die)
 """
@@ -423,7 +423,7 @@ input()
 
 
 def test_the_guardian_ends_with_plait() -> None:
-    code = "from plait.adapters.process import guardian_client; guardian_client.warm_up(); print(guardian_client._GUARDIANS[False].pid)"
+    code = "from plait.adapters.process import guardian_process; guardian_process.warm_up(); print(guardian_process._GUARDIANS[False].pid)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True
     )
@@ -460,10 +460,10 @@ def test_a_guardian_that_is_killed_is_replaced_and_its_processes_are_ended(token
     code = f"""
 import os, signal
 from plait.core.errors import GuardianError
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.adapters.process.process import run
 def kill(*_):
-    os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGKILL)
+    os.kill(guardian_process._GUARDIANS[False].pid, signal.SIGKILL)
 try:
     run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=kill)
 except GuardianError as error:
@@ -484,10 +484,10 @@ print(run(["echo", "again"]).stdout)
 def test_a_guardian_that_is_stopped_when_plait_is_killed_ends_all_the_same(token: str) -> None:
     code = f"""
 import os, signal
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.adapters.process.process import run
 def die(*_):
-    os.kill(guardian_client._GUARDIANS[False].pid, signal.SIGSTOP)
+    os.kill(guardian_process._GUARDIANS[False].pid, signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
 run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_output=die)
 """
@@ -499,10 +499,10 @@ run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_ou
 def test_a_guardian_that_died_between_two_calls_is_not_missed() -> None:
     code = """
 import os, signal
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.adapters.process.process import run
 run(["true"])
-pid = guardian_client._GUARDIANS[False].pid
+pid = guardian_process._GUARDIANS[False].pid
 os.kill(pid, signal.SIGKILL)
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 print(run(["echo", "again"]).stdout)
@@ -515,12 +515,12 @@ print(run(["echo", "again"]).stdout)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_the_guardian_is_not_asked_to_end(number: signal.Signals) -> None:
-    guardian_client.warm_up()
+    guardian_process.warm_up()
     assert run(["true"]).exit_code == 0
-    pid = guardian_client._GUARDIANS[False].pid
+    pid = guardian_process._GUARDIANS[False].pid
     os.kill(pid, number)
     assert run(["true"]).exit_code == 0
-    assert guardian_client._GUARDIANS[False].pid == pid
+    assert guardian_process._GUARDIANS[False].pid == pid
 
 
 # ── where there is no /proc ──────────────────────────────────────────────
@@ -532,8 +532,8 @@ WITHOUT_PROC = (
 
 
 @pytest.fixture
-def keeper() -> Iterator[guardian_client._Guardian]:
-    keeper = guardian_client._start_guardian(
+def keeper() -> Iterator[guardian_process.Guardian]:
+    keeper = guardian_process.start_guardian(
         False,
         command=[
             sys.executable,
@@ -550,13 +550,13 @@ def keeper() -> Iterator[guardian_client._Guardian]:
 
 
 def start(
-    keeper: guardian_client._Guardian, script: str, *, shared: bool = False
+    keeper: guardian_process.Guardian, script: str, *, shared: bool = False
 ) -> tuple[guardian_client.Job, int]:
     """A job, and what it prints."""
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     directory = os.open("/", os.O_RDONLY)
-    order = guardian_client._order(
+    order = guardian_orders.encode_order(
         ["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"}, {}, 0, 0, 4
     )
     lane = keeper.send(order, (directory, nothing, write, nothing), shared=shared)
@@ -573,7 +573,7 @@ def kinds(job: guardian_client.Job, last: bytes) -> list[bytes]:
     return seen
 
 
-def test_without_proc_a_group_is_ended(keeper: guardian_client._Guardian, token: str) -> None:
+def test_without_proc_a_group_is_ended(keeper: guardian_process.Guardian, token: str) -> None:
     deaf = f"sh -c 'trap \"\" TERM; echo; while :; do sleep 60; done' {token}"
     job, printed = start(keeper, f"{deaf} & {deaf} & wait")
     assert os.read(printed, 1) + os.read(printed, 1) == b"\n\n"
@@ -585,7 +585,7 @@ def test_without_proc_a_group_is_ended(keeper: guardian_client._Guardian, token:
 
 
 def test_without_proc_a_group_ends_with_plait(
-    keeper: guardian_client._Guardian, token: str
+    keeper: guardian_process.Guardian, token: str
 ) -> None:
     job, printed = start(keeper, f"sh -c 'echo; while :; do sleep 60; done' {token} & wait")
     assert os.read(printed, 1) == b"\n"
@@ -596,7 +596,7 @@ def test_without_proc_a_group_ends_with_plait(
 
 
 def test_without_proc_a_lane_may_be_used_after_everybody_was_ended(
-    keeper: guardian_client._Guardian,
+    keeper: guardian_process.Guardian,
 ) -> None:
     job, printed = start(keeper, "echo; exec sleep 60", shared=True)
     assert os.read(printed, 1) == b"\n"

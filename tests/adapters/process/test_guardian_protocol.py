@@ -17,23 +17,27 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.process import guardian, guardian_client
-from plait.adapters.process.guardian_client import JobReport, split_reports
+from plait.adapters.process import guardian, guardian_process
+from plait.adapters.process.guardian_process import JobReport, split_reports
 from plait.core.grace import GRACE
 
 LIMIT = 30.0
 FOLDER = str(Path(guardian.__file__).parent)
 GUARDIANS = {
-    "compiled": [guardian_client.COMPILED],
-    "compiled, without signalfd": ["/usr/bin/env", "PLAIT_NO_SIGNALFD=1", guardian_client.COMPILED],
-    "Python": [sys.executable, "-I", "-S", "-c", guardian_client._BOOT, FOLDER],
+    "compiled": [guardian_process.COMPILED],
+    "compiled, without signalfd": [
+        "/usr/bin/env",
+        "PLAIT_NO_SIGNALFD=1",
+        guardian_process.COMPILED,
+    ],
+    "Python": [sys.executable, "-I", "-S", "-c", guardian_process._BOOT, FOLDER],
 }
 
 
 class Channel:
     """A channel to a guardian, which this test serves by hand."""
 
-    def __init__(self, keeper: guardian_client._Guardian) -> None:
+    def __init__(self, keeper: guardian_process.Guardian) -> None:
         self.socket, theirs = socket.socketpair()
         socket.send_fds(keeper.request, [guardian.CHANNEL], [theirs.fileno()])
         theirs.close()
@@ -84,18 +88,18 @@ def pack(
 
 
 @pytest.fixture(params=GUARDIANS)
-def keeper(request: pytest.FixtureRequest) -> Iterator[guardian_client._Guardian]:
+def keeper(request: pytest.FixtureRequest) -> Iterator[guardian_process.Guardian]:
     command = GUARDIANS[request.param]
     if not os.path.exists(command[-1]) and request.param != "Python":
         pytest.skip("the compiled guardian is not there: it needs a C compiler at installation")
-    keeper = guardian_client._start_guardian(False, command=command)
+    keeper = guardian_process.start_guardian(False, command=command)
     yield keeper
     keeper.request.close()
     assert os.waitpid(keeper.pid, 0) == (keeper.pid, 0)
 
 
 @pytest.fixture
-def channel(keeper: guardian_client._Guardian) -> Iterator[Channel]:
+def channel(keeper: guardian_process.Guardian) -> Iterator[Channel]:
     channel = Channel(keeper)
     yield channel
     channel.close()
@@ -116,11 +120,11 @@ def until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def count_descriptors(keeper: guardian_client._Guardian) -> int:
+def count_descriptors(keeper: guardian_process.Guardian) -> int:
     return len(os.listdir(f"/proc/{keeper.pid}/fd"))
 
 
-def count_at_rest(keeper: guardian_client._Guardian) -> int:
+def count_at_rest(keeper: guardian_process.Guardian) -> int:
     """Descriptors of a guardian that has prestarted a shell and has no job."""
     channel = Channel(keeper)
     for number in range(5):
@@ -137,13 +141,13 @@ def count_at_rest(keeper: guardian_client._Guardian) -> int:
     return min(counts)
 
 
-def peak_memory(keeper: guardian_client._Guardian) -> int:
+def peak_memory(keeper: guardian_process.Guardian) -> int:
     """KiB."""
     status = Path(f"/proc/{keeper.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def require_service(keeper: guardian_client._Guardian) -> None:
+def require_service(keeper: guardian_process.Guardian) -> None:
     other = Channel(keeper)
     other.order(1, "echo", "a")
     assert printed(other.until(lambda reports: bool(ended(reports))), 1) == (b"a\n", b"")
@@ -254,7 +258,7 @@ def test_a_signal_and_an_end_reach_only_their_job(channel: Channel) -> None:
 
 
 def test_a_slow_reader_slows_the_job_and_not_the_guardian(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     size = 50_000_000
     channel.order(1, "head", "-c", str(size), "/dev/zero")
@@ -284,7 +288,7 @@ def test_a_slow_reader_of_both_streams_gets_all(channel: Channel) -> None:
 
 
 def test_a_channel_that_a_report_finds_closed_ends_its_job(
-    keeper: guardian_client._Guardian, channel: Channel, tmp_path: Path
+    keeper: guardian_process.Guardian, channel: Channel, tmp_path: Path
 ) -> None:
     turn = 64  # events that the guardian handles before it sends reports
     fifos = [str(tmp_path / f"{number}") for number in range(turn)]
@@ -323,7 +327,7 @@ def test_a_job_can_be_ended_again(channel: Channel) -> None:
 
 
 def test_a_job_is_ended_also_if_the_guardian_has_no_more_descriptors(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     channel.order(1, "sh", "-c", "trap '' TERM; setsid sleep 60 & echo $!; exec sleep 60")
     [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
@@ -354,7 +358,7 @@ BAD = [
 
 @pytest.mark.parametrize("message", BAD)
 def test_a_channel_that_breaks_the_protocol_is_closed_and_its_jobs_end(
-    keeper: guardian_client._Guardian, channel: Channel, message: bytes
+    keeper: guardian_process.Guardian, channel: Channel, message: bytes
 ) -> None:
     channel.order(1, "sh", "-c", "echo $$; exec sleep 60")
     [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
@@ -370,7 +374,7 @@ BATCH = 500
 
 
 def test_a_batch_of_orders_that_is_read_slowly_loses_no_report(
-    keeper: guardian_client._Guardian, channel: Channel, tmp_path: Path
+    keeper: guardian_process.Guardian, channel: Channel, tmp_path: Path
 ) -> None:
     before = count_at_rest(keeper)
     folders = [tmp_path / f"{number}" for number in range(BATCH)]
@@ -415,7 +419,7 @@ def test_a_batch_of_orders_that_is_read_slowly_loses_no_report(
 
 
 def test_a_batch_whose_channel_closes_in_the_middle_leaves_nobody(
-    keeper: guardian_client._Guardian,
+    keeper: guardian_process.Guardian,
 ) -> None:
     before = count_at_rest(keeper)
     token = f"PLAIT_TEST_BATCH={os.urandom(8).hex()}"
@@ -472,7 +476,7 @@ TOO_MANY = {
 
 @pytest.mark.parametrize("what", TOO_MANY)
 def test_more_texts_than_linux_executes_are_refused(
-    keeper: guardian_client._Guardian, channel: Channel, what: str
+    keeper: guardian_process.Guardian, channel: Channel, what: str
 ) -> None:
     channel.socket.sendall(TOO_MANY[what]())
     [report] = channel.until(bool)
@@ -481,7 +485,7 @@ def test_more_texts_than_linux_executes_are_refused(
 
 
 def test_reports_that_are_not_read_stop_the_orders_and_not_the_guardian(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     before = peak_memory(keeper)
     commands = (
@@ -503,7 +507,7 @@ def test_reports_that_are_not_read_stop_the_orders_and_not_the_guardian(
 
 
 def test_orders_whose_descriptors_do_not_come_are_not_collected_for_ever(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     order = pack(1, "true", descriptors=1)
     orders = order * (100 * 2**20 // len(order))
@@ -514,7 +518,7 @@ def test_orders_whose_descriptors_do_not_come_are_not_collected_for_ever(
 
 
 def test_descriptors_that_no_order_takes_are_not_collected_for_ever(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     before = count_at_rest(keeper) - 1  # without this channel
     channel.socket.sendall(pack(1, "x" * 1000, descriptors=1)[:100])
@@ -526,7 +530,7 @@ def test_descriptors_that_no_order_takes_are_not_collected_for_ever(
     assert until(lambda: count_descriptors(keeper) <= before)
 
 
-def test_what_is_no_channel_is_closed(keeper: guardian_client._Guardian, tmp_path: Path) -> None:
+def test_what_is_no_channel_is_closed(keeper: guardian_process.Guardian, tmp_path: Path) -> None:
     before = count_at_rest(keeper)
     read, write = os.pipe()
     with (tmp_path / "file").open("wb") as file:
@@ -539,7 +543,7 @@ def test_what_is_no_channel_is_closed(keeper: guardian_client._Guardian, tmp_pat
 
 
 def test_an_id_that_another_job_has_breaks_the_protocol(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     channel.order(1, "sh", "-c", "echo $$; exec sleep 60")
     [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
@@ -578,7 +582,7 @@ while True:
 
 @pytest.mark.parametrize("session", [[], ["own"]])
 def test_the_end_of_all_asks_each_process_once(
-    keeper: guardian_client._Guardian, channel: Channel, tmp_path: Path, session: list[str]
+    keeper: guardian_process.Guardian, channel: Channel, tmp_path: Path, session: list[str]
 ) -> None:
     file = tmp_path / "asked"
     script = f'{sys.executable} -I -S -c "$0" "$@" & sleep 60'
@@ -594,7 +598,7 @@ def test_the_end_of_all_asks_each_process_once(
 
 
 def test_the_end_of_plait_after_the_end_of_all_asks_nobody_again(
-    keeper: guardian_client._Guardian, channel: Channel, tmp_path: Path
+    keeper: guardian_process.Guardian, channel: Channel, tmp_path: Path
 ) -> None:
     file = tmp_path / "asked"
     channel.order(1, sys.executable, "-I", "-S", "-c", COUNTS, str(file))
@@ -607,7 +611,7 @@ def test_the_end_of_plait_after_the_end_of_all_asks_nobody_again(
 
 
 def test_a_job_that_begins_during_the_end_of_all_is_asked_by_the_next(
-    keeper: guardian_client._Guardian, channel: Channel
+    keeper: guardian_process.Guardian, channel: Channel
 ) -> None:
     channel.order(1, "sh", "-c", "trap '' TERM; echo; sleep 60")
     channel.until(bool)
@@ -621,7 +625,7 @@ def test_a_job_that_begins_during_the_end_of_all_is_asked_by_the_next(
 
 @pytest.mark.parametrize("is_all", [False, True])
 def test_a_guardian_that_was_stopped_for_long_kills_before_it_gives_up(
-    keeper: guardian_client._Guardian, channel: Channel, is_all: bool
+    keeper: guardian_process.Guardian, channel: Channel, is_all: bool
 ) -> None:
     channel.order(1, "sh", "-c", "trap 'echo asked' TERM; echo $$; while :; do sleep 0.01; done")
     [report] = channel.until(lambda reports: printed(reports, 1)[0].endswith(b"\n"))
@@ -659,22 +663,22 @@ int epoll_ctl(int poller, int what, int fd, struct epoll_event *event)
 
 
 @pytest.fixture
-def blind(tmp_path: Path) -> Iterator[guardian_client._Guardian]:
+def blind(tmp_path: Path) -> Iterator[guardian_process.Guardian]:
     """A compiled guardian for which the kernel watches no pipe."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None or not os.path.exists(guardian_client.COMPILED):
+    if compiler is None or not os.path.exists(guardian_process.COMPILED):
         pytest.skip("there is no C compiler (Debian: apt install gcc libc6-dev)")
     library, source = tmp_path / "refusing.so", tmp_path / "refusing.c"
     source.write_text(REFUSING)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    command = ["/usr/bin/env", f"LD_PRELOAD={library}", guardian_client.COMPILED]
-    keeper = guardian_client._start_guardian(False, command=command)
+    command = ["/usr/bin/env", f"LD_PRELOAD={library}", guardian_process.COMPILED]
+    keeper = guardian_process.start_guardian(False, command=command)
     yield keeper
     keeper.request.close()
     assert os.waitpid(keeper.pid, 0) == (keeper.pid, 0)
 
 
-def test_output_that_the_kernel_does_not_watch_arrives(blind: guardian_client._Guardian) -> None:
+def test_output_that_the_kernel_does_not_watch_arrives(blind: guardian_process.Guardian) -> None:
     channel = Channel(blind)
     before = count_at_rest(blind)
     size = 1_000_000
@@ -693,13 +697,13 @@ def test_output_that_the_kernel_does_not_watch_arrives(blind: guardian_client._G
 
 
 def test_a_guardian_without_a_socket_ends(tmp_path: Path) -> None:
-    if not os.path.exists(guardian_client.COMPILED):
+    if not os.path.exists(guardian_process.COMPILED):
         pytest.skip("the compiled guardian is not there: it needs a C compiler at installation")
     (tmp_path / "file").touch()
     for given in ("<file", "<&-"):
         command = f'exec "$0" {guardian.VERSION} 1 0.1 own "" 3{given}'
         done = subprocess.run(
-            ["sh", "-c", command, guardian_client.COMPILED],
+            ["sh", "-c", command, guardian_process.COMPILED],
             cwd=tmp_path,
             timeout=LIMIT,
             check=False,
@@ -716,7 +720,7 @@ def test_without_room_for_a_mark_a_job_and_all_ends_are_the_same(kind: str) -> N
         pytest.skip("the compiled guardian is not there: it needs a C compiler at installation")
     give_up = ["--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else ["--clear-groups"]
     lower = [shutil.which("prlimit") or "prlimit", "--locks=1000:1000"]
-    keeper = guardian_client._start_guardian(
+    keeper = guardian_process.start_guardian(
         False, command=[*lower, shutil.which("setpriv") or "", *give_up, *command]
     )
     channel = Channel(keeper)
@@ -740,14 +744,14 @@ def test_without_room_for_a_mark_a_job_and_all_ends_are_the_same(kind: str) -> N
 REUSE = """
 import os, socket, sys
 sys.path[:0] = {paths!r}
-from plait.adapters.process import guardian, guardian_client
+from plait.adapters.process import guardian, guardian_process
 from test_guardian_protocol import Channel, ended, is_over, until
 
 def next_is(pid):
     with open("/proc/sys/kernel/ns_last_pid", "w") as file:
         file.write(str(pid - 1))
 
-keeper = guardian_client._start_guardian(False, command={command!r})
+keeper = guardian_process.start_guardian(False, command={command!r})
 channel = Channel(keeper)
 read, write = os.pipe()
 texts = b"sh\\0-c\\0setsid sleep 60 & true\\0", b"PATH=/usr/bin:/bin\\0", b"", b"/\\0"
@@ -794,11 +798,11 @@ def test_a_guardian_of_another_version_is_not_used(
     broken.write_bytes(b"\x7fELF for another machine")
     broken.chmod(0o755)
     warnings: list[str] = []
-    monkeypatch.setattr(guardian_client, "COMPILED", str(broken))
-    monkeypatch.setattr(guardian_client, "_COMPILED_PROBLEM", None)
-    monkeypatch.delenv(guardian_client.NO_COMPILED, raising=False)
-    with guardian_client.listening(warnings.append):
-        keeper = guardian_client._start_guardian(False)
+    monkeypatch.setattr(guardian_process, "COMPILED", str(broken))
+    monkeypatch.setattr(guardian_process, "_COMPILED_PROBLEM", None)
+    monkeypatch.delenv(guardian_process.NO_COMPILED, raising=False)
+    with guardian_process.listening(warnings.append):
+        keeper = guardian_process.start_guardian(False)
     channel = Channel(keeper)
     channel.order(1, "echo", "a")
     assert printed(channel.until(lambda reports: bool(ended(reports))), 1) == (b"a\n", b"")

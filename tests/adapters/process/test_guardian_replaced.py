@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adapters.process import denied_calls
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 
 DENY = str(Path(denied_calls.__file__))
 PLAIT = [sys.executable, "-m", "plait"]
@@ -27,10 +27,10 @@ reduce:
 """
 RESULT = "  6 of 6\n"
 ENVIRONMENT = {
-    name: value for name, value in os.environ.items() if name != guardian_client.NO_COMPILED
+    name: value for name, value in os.environ.items() if name != guardian_process.NO_COMPILED
 }
 needs_compiled = pytest.mark.skipif(
-    not os.path.exists(guardian_client.COMPILED),
+    not os.path.exists(guardian_process.COMPILED),
     reason="the compiled guardian is not there: it needs a C compiler at installation",
 )
 
@@ -87,7 +87,7 @@ WITHOUT = [
 def test_a_kernel_without_a_call_is_no_obstacle(
     how: str, calls: str, guardian: str, project: Path
 ) -> None:
-    environment = {guardian_client.NO_COMPILED: "1"} if guardian == "Python" else {}
+    environment = {guardian_process.NO_COMPILED: "1"} if guardian == "Python" else {}
     done = run(deny(how, calls, "run", "flow.yaml"), project, environment)
     assert done.stdout.endswith(RESULT), done.stdout + done.stderr
     assert "warning" not in done.stdout + done.stderr
@@ -95,7 +95,7 @@ def test_a_kernel_without_a_call_is_no_obstacle(
 
 @pytest.mark.parametrize("guardian", ["compiled", "Python"])
 def test_without_pidfds_a_timeout_ends_all_processes(guardian: str, project: Path) -> None:
-    environment = {guardian_client.NO_COMPILED: "1"} if guardian == "Python" else {}
+    environment = {guardian_process.NO_COMPILED: "1"} if guardian == "Python" else {}
     script = "trap '' TERM; setsid sleep 600 & echo $! $$ >pids; exec sleep 600"
     (project / "flow.yaml").write_text(f'steps:\n  - {{shell: "{script}", timeout: 0.5}}\n')
     command = deny("ENOSYS", "pidfd_open,pidfd_send_signal", "run", "flow.yaml")
@@ -130,9 +130,9 @@ def test_a_kernel_on_which_the_compiled_guardian_ends_has_the_other_one(
 
 WITH_GUARDIAN = """
 import sys
-from plait.adapters.process import guardian_client
-guardian_client.COMPILED = sys.argv[1]
-guardian_client._START_PATIENCE = 0.0
+from plait.adapters.process import guardian_process
+guardian_process.COMPILED = sys.argv[1]
+guardian_process._START_PATIENCE = 0.0
 from plait.cli import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -167,18 +167,18 @@ def test_a_compiled_guardian_that_does_not_work_is_replaced(what: str, project: 
 @needs_compiled
 def test_a_guardian_that_is_stopped_at_its_start_is_continued(project: Path) -> None:
     stopped = project / "guardian"
-    stopped.write_text(f'#!/bin/sh\nkill -STOP $$\nexec {guardian_client.COMPILED} "$@"\n')
+    stopped.write_text(f'#!/bin/sh\nkill -STOP $$\nexec {guardian_process.COMPILED} "$@"\n')
     stopped.chmod(0o755)
     patient = WITH_GUARDIAN.replace("0.0", "60.0")
     done = run([sys.executable, "-c", patient, str(stopped), "run", "flow.yaml"], project)
-    require_warning(done, guardian_client.WAS_STOPPED)
+    require_warning(done, guardian_process.WAS_STOPPED)
 
 
 @needs_compiled
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 def test_a_folder_that_executes_nothing_has_the_other_guardian(project: Path) -> None:
     (project / "mount").mkdir()
-    mount = f"mount -t tmpfs -o noexec tmpfs mount && cp {guardian_client.COMPILED} mount/guardian"
+    mount = f"mount -t tmpfs -o noexec tmpfs mount && cp {guardian_process.COMPILED} mount/guardian"
     unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     if run([*unshare, mount], project).returncode != 0:
         pytest.skip("no folder can be mounted here")
@@ -193,7 +193,7 @@ def test_a_folder_that_executes_nothing_has_the_other_guardian(project: Path) ->
 def test_few_descriptors_make_a_run_slower_or_give_a_clear_error(
     limit: int, guardian: str, project: Path
 ) -> None:
-    environment = {guardian_client.NO_COMPILED: "1"} if guardian == "Python" else {}
+    environment = {guardian_process.NO_COMPILED: "1"} if guardian == "Python" else {}
     limited = ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh"]
     done = run([*limited, *PLAIT, "run", "flow.yaml"], project, environment)
     printed = done.stdout + done.stderr

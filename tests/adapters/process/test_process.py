@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attack.process_attack import SOURCE
-from plait.adapters.process import process
+from plait.adapters.process import start
 from plait.adapters.process.output import FILE_AGE, MOST_FILES, StreamCapture
 from plait.adapters.process.process import ProcessResult, call_process, run, run_shell
 from plait.core.errors import InputError, ProcessError
@@ -552,9 +552,9 @@ except MachineError as error:
 def test_a_fork_starts_processes_whatever_its_parent_was_just_starting() -> None:
     code = """
 import os
-from plait.adapters.process import process
-for _ in range(process.MOST_STARTING):
-    next(process._STARTING).acquire()
+from plait.adapters.process import process, start
+for _ in range(start.MOST_STARTING):
+    next(start._STARTING).acquire()
 child = os.fork()
 if child == 0:
     print(process.run(["echo", "started"]).stdout.decode(), end="", flush=True)
@@ -568,7 +568,7 @@ os.waitpid(child, 0)
 
 
 def test_who_waits_for_descriptors_can_be_cancelled() -> None:
-    running = process._Running()
+    running = start._Running()
     running.begin()
     cancel = threading.Event()
     cancel.set()

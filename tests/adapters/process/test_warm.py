@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from plait.adapters.process import guardian, guardian_client
+from plait.adapters.process import guardian, guardian_client, guardian_orders, guardian_process
 from plait.core.grace import GRACE
 
 LIMIT = 20.0
 pytestmark = pytest.mark.skipif(
-    not (os.path.exists(guardian_client.LIBRARY) and os.path.exists(guardian_client.COMPILED)),
+    not (os.path.exists(guardian_process.LIBRARY) and os.path.exists(guardian_process.COMPILED)),
     reason="the compiled parts are not there: they need a C compiler when Plait is installed (Debian: apt install gcc libc6-dev)",
 )
 COLD, WARM = False, True
@@ -37,9 +37,9 @@ class Keeper:
     def __init__(self, is_warm: bool, *old_marks: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             if not is_warm:
-                patch.setenv(guardian_client.NO_WARM, "1")
-            command = [guardian_client.COMPILED]
-            self.keeper = guardian_client._start_guardian(False, *old_marks, command=command)
+                patch.setenv(guardian_process.NO_WARM, "1")
+            command = [guardian_process.COMPILED]
+            self.keeper = guardian_process.start_guardian(False, *old_marks, command=command)
         for _ in range(3 if is_warm else 0):  # the first ones are always executed
             self.run("true")
 
@@ -59,7 +59,7 @@ class Keeper:
         how = 0 if has_input else guardian.NO_INPUT
         streams = (given, write, write) if has_input else (write, write)
         lane = self.keeper.send(
-            guardian_client._order(argv, env, {}, how, 0, 1 + len(streams) + len(files)),
+            guardian_orders.encode_order(argv, env, {}, how, 0, 1 + len(streams) + len(files)),
             (directory, *streams, *files),
             shared=False,
         )
@@ -68,7 +68,7 @@ class Keeper:
         lane.socket.setblocking(True)
         return guardian_client.Job(lane), read
 
-    def run(self, *argv: str, **how: object) -> tuple[bytes, guardian_client.JobReport]:
+    def run(self, *argv: str, **how: object) -> tuple[bytes, guardian_process.JobReport]:
         job, printed = self.start(argv, **how)  # type: ignore[arg-type]
         said = all_of(printed)
         report = job.reports()[0]

@@ -16,21 +16,22 @@ import select
 import time
 from collections.abc import Coroutine, Iterator
 
-from plait.adapters.process.guardian_client import ChannelFull, JobGroup, NoDescriptors
-from plait.adapters.process.process import (
-    CANCEL_PAUSE,
+from plait.adapters.process.guardian_client import ChannelFull, JobGroup
+from plait.adapters.process.guardian_process import NoDescriptors
+from plait.adapters.process.process import ProcessOrder
+from plait.adapters.process.process_spec import CANCEL_PAUSE
+from plait.adapters.process.start import (
     ProcessDescriptors,
-    ProcessOrder,
-    Watch,
     open_descriptors,
     raise_descriptor_limit,
 )
+from plait.adapters.process.watch import Watch
 from plait.core.errors import GuardianError
 from plait.core.hints import TYPE_CHECKING, Any
 from plait.engine.outcome import Interrupted
 
 if TYPE_CHECKING:
-    from plait.adapters.process.guardian_client import JobReport
+    from plait.adapters.process.guardian_process import JobReport
     from plait.engine.backend import Finished, MapRun, WorkItem
     from plait.engine.coroutines import Order
     from plait.engine.outcome import Outcome

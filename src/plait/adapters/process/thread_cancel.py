@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from plait.core.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plait.adapters.process.process import Cancel
+    from plait.adapters.process.process_spec import Cancel
 
 
 class _Thread(_local):
