@@ -56,14 +56,15 @@ class Telemetry:
 
 
 def describe_loss(delivery: Delivery, run: str) -> str:
+    losses = []
     if delivery.rejected:
-        return f"telemetry: the collector refused {delivery.rejected} spans"
-    if not delivery.why:
-        return ""
-    if delivery.has_all_spans:
-        return f"telemetry: not everything was sent to {delivery.why}"
-    again = "" if run == _UNKEPT else f"; plait export otel {run} --rest sends the rest"
-    return f"telemetry: not all spans were sent to {delivery.why}{again}"
+        losses.append(f"the collector refused {delivery.rejected} spans")
+    if delivery.why and delivery.has_all_spans:
+        losses.append(f"not everything was sent to {delivery.why}")
+    elif delivery.why:
+        again = "" if run == _UNKEPT else f"; plait export otel {run} --rest sends the rest"
+        losses.append(f"not all spans were sent to {delivery.why}{again}")
+    return f"telemetry: {'; '.join(losses)}" if losses else ""
 
 
 _UNKEPT: Final = "unkept"
@@ -98,14 +99,14 @@ def find_settings(
 ) -> Settings | None:
     """Return what is configured; None: telemetry is off.  `required`: to ask for it is enough."""
     from plait.adapters.otel.settings import is_disabled, names_collector, read_settings
-    from plait.app.toolbox import is_trusted
 
     if is_disabled(environ):
         return None
     endpoint, content = _project_setting(project)
     is_named = names_collector(environ)
-    content = content and is_trusted(project)
-    if not is_named and endpoint and not is_trusted(project):
+    is_trusted = bool(endpoint or content) and _is_trusted(project)
+    content = content and is_trusted
+    if not is_named and endpoint and not is_trusted:
         raise TrustError(
             f"'{SETTING}' in .ai/plait.yaml does not count, since you do not trust this project",
             fix=f"plait trust {project}, or set OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -154,7 +155,9 @@ def export_run(
         raise InputError(
             "; ".join(settings.problems)
             or "OTEL_TRACES_EXPORTER is none, so there is no collector",
-            fix="OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318",
+            fix="OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318"
+            if settings.problems
+            else "OTEL_TRACES_EXPORTER=otlp",
             code="no-collector",
         )
     from plait.adapters.otel.exporter import Exporter, JournalFile, read_state
@@ -252,7 +255,7 @@ def _trace(
     from plait.engine.trace import (
         TRACEPARENT,
         TRACESTATE,
-        make_key,
+        make_trace_key,
         parse_traceparent,
         valid_tracestate,
     )
@@ -268,23 +271,30 @@ def _trace(
         opened.update_facts(**{FACT: dict(known)})
     parent = parse_traceparent(str(known.get("parent", "")))
     started = str(opened.facts.get("started") or os.urandom(8).hex())
-    key = make_key(opened.id, started)
+    key = make_trace_key(opened.id, started)
     trace_id = key.hex() if parent is None else parent.trace_id
     is_sampled = should_sample(settings, trace_id, parent)
     return Trace(key, trace_id, is_sampled, parent, str(known.get("state", "")))
 
 
+def _is_trusted(project: str) -> bool:
+    from plait.app.toolbox import is_trusted
+
+    return is_trusted(project)
+
+
 def _project_setting(project: str) -> tuple[str, bool]:
     """Return the endpoint and the switch for content of the project's setting."""
-    from plait.core.documents import Mapping as MappingNode
-    from plait.core.documents import parse
     from plait.core.safe_files import read_below
-    from plait.tools.trust.decisions import require_valid_settings
 
     place = os.path.join(".ai", "plait.yaml")
     contents = read_below(project, place)
     if contents is None or SETTING.encode() not in contents[0]:
-        return "", False  # loading YAML takes long
+        return "", False  # loading what follows takes long
+    from plait.core.documents import Mapping as MappingNode
+    from plait.core.documents import parse
+    from plait.tools.trust.decisions import require_valid_settings
+
     node = parse(contents[0].decode("utf-8", "replace"), os.path.join(project, place))
     if not isinstance(node, MappingNode):
         return "", False

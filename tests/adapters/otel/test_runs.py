@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from adapters.otel.collector import WAIT, Received, attributes, collector, free_port, real_sink
-from lang.graph.graphs import graph_place, tool, trusted
-from plait.adapters.otel.exporter import read_state
+from lang.graph.graphs import graph_place, graph_tool, tool, trusted
+from plait.adapters.otel.exporter import Delivery, read_state
 from plait.app.runs import flow_store
+from plait.app.telemetry import describe_loss
 from plait.core.extras import install_extra
 from plait.engine.events import StepFinished
 from plait.engine.trace import parse_traceparent
 from runs.stories import Place, new_place
+from share import examples
 
 PLAIT = [sys.executable, "-m", "plait"]
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -171,6 +174,43 @@ def test_attempts_are_spans_inside_their_step(
         assert second.status.code == 0
         seen = [parse_traceparent(line) for line in place.text("seen").split()]
         assert [one.span_id for one in seen if one] == [step.span_id.hex(), second.span_id.hex()]
+        retries = received.last_metrics["plait.step.retries"].sum.data_points
+        assert [(one.as_int, attributes(one)) for one in retries] == [
+            (1, {"plait.run.flow": "flow"})
+        ]
+
+
+def test_items_that_have_not_ended_are_counted_while_a_map_runs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(place.root / "pipe")
+    seen: list[tuple[int, dict[str, Any]]] = []
+
+    def wait_and_go_on() -> None:
+        for _ in range(int(WAIT * 100)):
+            found = received.last_metrics if received.metrics else {}
+            if "plait.items.waiting" in found:
+                for one in found["plait.items.waiting"].gauge.data_points:
+                    seen.append((one.as_int, attributes(one)))
+                if seen[-1][0] == 3:
+                    break
+            threading.Event().wait(0.01)
+        (place.root / "pipe").write_text("go")
+
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+        thread = threading.Thread(target=wait_and_go_on, daemon=True)
+        thread.start()
+        place.done(
+            "map:\n  input: [a, b, c, d]\n  max_parallel: 1\n  steps:\n"
+            "    - shell: 'test ${item} != b || cat pipe'\n"
+        )
+        thread.join()
+        about = {"plait.run.flow": "flow", "plait.step.path": "map"}
+        assert seen[-1] == (3, about)  # one of four has ended
+        assert "plait.items.waiting" not in received.last_metrics
 
 
 # ── killed, stopped, retried ─────────────────────────────────────────────
@@ -233,7 +273,7 @@ def test_a_run_that_was_cut_off_and_resumed_is_one_trace_without_duplicates(
     place: Place, sign: signal.Signals, delay: str
 ) -> None:
     place.write("flow.yaml", LONG)
-    with collector() as received:
+    with real_sink() as received:
         env = environment(received, OTEL_BSP_SCHEDULE_DELAY=delay)
         with subprocess.Popen([*PLAIT, "run", "flow.yaml"], cwd=place.root, env=env,
                               stdout=subprocess.DEVNULL, text=True) as process:  # fmt: skip
@@ -249,6 +289,48 @@ def test_a_run_that_was_cut_off_and_resumed_is_one_trace_without_duplicates(
         assert received.names == all_spans()
         root = received.require_one_tree()
         assert attributes(root)["plait.run.attempts"] == 2
+
+
+def run_until_cut_off(place: Place, env: dict[str, str], sign: signal.Signals) -> str:
+    """Start a run and end it when ten steps were sent; return its id."""
+    place.write("flow.yaml", LONG)
+    with subprocess.Popen([*PLAIT, "run", "flow.yaml"], cwd=place.root, env=env,
+                          stdout=subprocess.DEVNULL, text=True) as process:  # fmt: skip
+        wait_for(place.root / "waits", process)
+        wait_for_state(place, process)
+        process.send_signal(sign)
+        process.wait(WAIT)
+    place.write("go", "")
+    return flow_store(str(place.root)).find()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_a_run_that_is_never_resumed_has_the_steps_that_ended_and_no_root(
+    place: Place, sign: signal.Signals
+) -> None:
+    ended = Counter({"phase setup": 1, "items": 1, "shell": 6, "item": 2})
+    with collector() as received, collector() as later:
+        env = environment(received, OTEL_BSP_SCHEDULE_DELAY="50")
+        run = run_until_cut_off(place, env, sign)
+        assert received.names == ended
+        assert plait(place, "export", "otel", run, env=environment(later)).returncode == 0
+        assert later.names == ended
+
+
+def test_what_was_sent_and_not_noted_before_a_kill_is_sent_again_with_the_same_ids(
+    place: Place,
+) -> None:
+    with collector() as received:
+        env = environment(received, OTEL_BSP_SCHEDULE_DELAY="50")
+        run = run_until_cut_off(place, env, signal.SIGKILL)
+        before = {span.span_id: span.SerializeToString() for span in received.spans}
+        (place.root / ".ai/state/runs" / run / "otel.json").unlink()
+        assert plait(place, "resume", env=env).returncode == 0
+        twice = Counter(span.span_id for span in received.spans)
+        assert {id for id, count in twice.items() if count > 1} == before.keys()
+        found = {span.span_id: span for span in received.spans}
+        assert {id: found[id].SerializeToString() for id in before} == before
+        assert Counter(span.name for span in found.values()) == all_spans()
 
 
 def test_what_runs_again_after_the_end_is_a_part_of_the_same_trace(
@@ -285,10 +367,11 @@ def test_an_agent_with_tools_follows_the_conventions(
     place.write(".ai/directives/helper.md", "---\npermissions: [demo/mark]\n---\nDo it.\n")
     place.write("replay.yaml", [
         {"ask": "Do it.", "answer": {"uses": [{"name": "demo__mark", "arguments": {"line": "secret-line"}}],
+                                     "model": "small-1",
                                      "usage": {"input": 10, "output": 2, "cost": 0.5}}},
-        {"ask": None, "answer": {"text": "done-text", "usage": {"input": 20, "output": 3, "cost": 0.25}}},
+        {"ask": None, "answer": {"text": "done-text", "model": "small-1", "usage": {"input": 20, "output": 3, "cost": 0.25}}},
     ])  # fmt: skip
-    with collector() as received:
+    with real_sink() as received:
         if content:
             place.write(
                 ".ai/plait.yaml", f"telemetry: {{endpoint: '{received.url}', content: true}}\n"
@@ -300,12 +383,19 @@ def test_an_agent_with_tools_follows_the_conventions(
         ran = place.run()
         assert ran.result.status == "done", ran.message
         received.require_one_tree()
+        assert received.names == Counter(
+            {
+                "run flow": 1, "phase setup": 1, "invoke_agent helper": 1, "chat small-1": 2,
+                "execute_tool demo/mark": 1, "tool ask": 1,
+            }
+        )  # fmt: skip
         turns = [one for one in received.spans if one.name.startswith("chat")]
         assert [one.kind for one in turns] == [3, 3]
         facts = attributes(turns[0])
         assert facts["gen_ai.operation.name"] == "chat"
         assert (facts["gen_ai.usage.input_tokens"], facts["gen_ai.usage.output_tokens"]) == (10, 2)
         assert facts["plait.usage.cost"] == 0.5
+        assert facts["gen_ai.request.model"] == facts["gen_ai.response.model"] == "small-1"
         call = attributes(received.span("execute_tool demo/mark"))
         assert call["gen_ai.operation.name"] == "execute_tool"
         assert call["gen_ai.tool.name"] == "demo/mark"
@@ -332,6 +422,17 @@ def test_an_agent_with_tools_follows_the_conventions(
             assert json.loads(attributes(turns[1])["gen_ai.output.messages"]) == [
                 {"role": "assistant", "parts": [answer], "finish_reason": "stop"}
             ]
+        about = {
+            "plait.run.flow": "flow",
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "replay",
+            "gen_ai.request.model": "small-1",
+        }
+        took = received.last_metrics["gen_ai.client.operation.duration"]
+        (point,) = took.histogram.data_points
+        assert (took.unit, point.count, attributes(point)) == ("s", 2, about)
+        whole = sum(one.end_time_unix_nano - one.start_time_unix_nano for one in turns) / 1e9
+        assert point.sum == pytest.approx(whole, abs=1e-5)
         tokens = {
             attributes(point)["gen_ai.token.type"]: point.sum
             for point in received.last_metrics["gen_ai.client.token.usage"].histogram.data_points
@@ -342,15 +443,35 @@ def test_an_agent_with_tools_follows_the_conventions(
 
 
 WITHOUT_NAMES = """\
-steps:
+setup:
   - {prompt: "prompt-text one"}
   - {prompt: "prompt-text two", on_failure: true}
   - {agent: "prompt-text three", continue_on_error: true}
   - {prompt: {prompt: "prompt-text four", tools: [demo/fail]}}
   - {shell: 'printf "output-%s" text >&2; exit 3', continue_on_error: true}
   - {tool: demo/fail, params: {line: x}, continue_on_error: true}
+  - {id: asked, prompt: {prompt: "prompt-text five", tools: [demo/each]}}
+  - {prompt: "prompt-text without a recording", continue_on_error: true}
+  - {shell: 'printf "output-%s" text', capture_output: said}
+  - {tool: demo/number, params: {line: '${said}'}, continue_on_error: true}
+  - shell: "true"
+    validate: {shell: 'printf ''{"completion_percentage": 1, "missing": ["output-%s"]}'' text'}
+    continue_on_error: true
+map:
+  input: [one]
+  on_item_failure: skip
+  steps: [{shell: 'printf "output-%s" text >&2; exit 3'}]
 """
 FAIL = "def execute(params, project_path):\n    raise ValueError('output-' + 'text')\n"
+NUMBER = "CONFIG_SCHEMA = {'type': 'object', 'properties': {'line': {'type': 'integer'}}}\n" + FAIL
+EACH = """\
+inputs: {line: {type: string}}
+start: each
+nodes:
+  each: {type: foreach, over: ["${inputs.line}"], tool: demo/number, params: {line: "${item}"}, on_error: wrong, next: wrong}
+  wrong: {tool: demo/number, params: {line: "${inputs.line}"}, on_error: end, next: end}
+  end: {type: return}
+"""
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -358,11 +479,16 @@ def test_prompts_answers_and_outputs_are_sent_only_if_they_are_asked_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, content: bool
 ) -> None:
     tool(place, "demo/fail", FAIL)
-    request = {"name": "demo__fail", "arguments": {"line": "argument-text"}}
+    tool(place, "demo/number", NUMBER)
+    graph_tool(place, "demo/each", EACH)
+    arguments = {"line": "argument-text"}
+    request = {"name": "demo__fail", "arguments": arguments}
     place.write("replay.yaml", [
         {"ask": "prompt-text one", "answer": {"text": "answer-text"}},
         {"ask": "prompt-text two", "answer": {"text": "answer-text", "ending": "refused"}},
         {"ask": "prompt-text four", "answer": {"uses": [request]}},
+        {"ask": None, "answer": {"text": "answer-text"}},
+        {"ask": "prompt-text five", "answer": {"uses": [{"name": "demo__each", "arguments": arguments}]}},
         {"ask": None, "answer": {"text": "answer-text"}},
     ])  # fmt: skip
     monkeypatch.setenv("PLAIT_CLAUDE", "/nowhere/claude")
@@ -375,10 +501,10 @@ def test_prompts_answers_and_outputs_are_sent_only_if_they_are_asked_for(
         ran = place.run(WITHOUT_NAMES)
         assert ran.result.status == "done", ran.message
         received.require_one_tree()
-        for words in (b"prompt-text", b"answer-text", b"argument-text", b"output-text"):
-            assert (words in received.bytes) is content, words
+        texts = (b"prompt-text", b"answer-text", b"argument-text", b"output-text")
+        assert [words for words in texts if (words in received.bytes) is not content] == []
         agents = [attributes(one) for one in received.spans if one.name.startswith("invoke_agent")]
-        assert [one.get("gen_ai.agent.name") for one in agents] == [None, "agent"]
+        assert [one.get("gen_ai.agent.name") for one in agents] == [None, "agent", "asked"]
 
 
 # ── many items, sampling ─────────────────────────────────────────────────
@@ -386,23 +512,79 @@ def test_prompts_answers_and_outputs_are_sent_only_if_they_are_asked_for(
 MANY = "map:\n  input: items.json\n  max_parallel: 8\n  steps:\n    - write_file: {path: out, content: x}\n"
 
 
+@pytest.mark.share
 @pytest.mark.parametrize("share", ["0", "1"])
 def test_ten_thousand_items_are_sampled_as_a_whole(
     place: Place, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.write("items.json", list(range(10_000)))
-    with collector() as received:
+    count = examples(10_000)
+    place.write("items.json", list(range(count)))
+    with real_sink() as received:
         monkeypatch.setenv(ENDPOINT, received.url)
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
         monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
         monkeypatch.setenv("OTEL_BSP_EXPORT_TIMEOUT", "60000")
         assert place.run(MANY).result.status == "done"
-        expected = {"run flow": 1, "map": 1, "items": 1, "item": 10_000, "write_file": 10_000}
+        expected = {"run flow": 1, "map": 1, "items": 1, "item": count, "write_file": count}
         assert received.names == Counter(expected if share == "1" else {})
         if share == "1":
             received.require_one_tree()
         (point,) = received.last_metrics["plait.run.duration"].histogram.data_points
         assert point.count == 1
+
+
+SAMPLED = [
+    # the second half of a trace id
+    "0000000000000001", "7fffffffffffffff", "8000000000000000", "ffffffffffffffff",
+]  # fmt: skip
+
+
+def sdk_samples(trace_id: str) -> bool:
+    decision = TraceIdRatioBased(0.5).should_sample(None, int(trace_id, 16), "run").decision
+    return decision is Decision.RECORD_AND_SAMPLE
+
+
+@pytest.mark.parametrize("half", SAMPLED)
+def test_half_of_the_traces_are_sent_each_as_a_whole(
+    place: Place, half: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what a resumed run adds."""
+    trace = PARENT[3:19] + half
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+        monkeypatch.setenv("TRACEPARENT", f"00-{trace}-{PARENT[36:52]}-01")
+        place.write("go", "")
+        ran = place.run(PLAIN)
+        place.resume(ran.result.run)
+        again = Counter({"run flow": 1, "phase reduce": 1, "shell": 1})
+        expected = PLAIN_SPANS + again if sdk_samples(trace) else Counter[str]()
+        assert received.names == expected
+        assert {span.trace_id.hex() for span in received.spans} == ({trace} if expected else set())
+
+
+def test_the_id_of_its_own_decides_about_a_run_without_a_parent(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+        for _ in range(64):
+            received.traces.clear()
+            place.done("setup:\n  - shell: 'echo $TRACEPARENT > seen'\n")
+            parent = place.text("seen").strip()
+            is_sent = sdk_samples(parent[3:35])
+            whole = Counter({"run flow": 1, "phase setup": 1, "shell": 1})
+            assert received.names == (whole if is_sent else Counter())
+            assert {span.trace_id.hex() for span in received.spans} <= {parent[3:35]}
+            assert parent.endswith("-01" if is_sent else "-00")
+            seen.add(is_sent)
+            if len(seen) == 2:
+                return
+    pytest.fail("all runs were decided alike")
 
 
 # ── the context of the trace ─────────────────────────────────────────────
@@ -529,10 +711,52 @@ def test_a_collector_that_never_answers_does_not_hold_the_run(
         assert received.spans == []
 
 
+def test_a_batch_whose_answer_came_too_late_is_sent_again_with_the_same_ids(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    with collector(gate=gate) as received, collector() as later:
+        _, ran = note(place, monkeypatch, received.url, OTEL_BSP_EXPORT_TIMEOUT="200")
+        gate.set()
+        for _ in range(int(WAIT * 100)):
+            if len(received.spans) == 3:
+                break
+            threading.Event().wait(0.01)
+        plait(place, "export", "otel", ran.result.run, "--rest", env=environment(later))
+        one, two = (sorted(span.span_id for span in each.spans) for each in (received, later))
+        assert one == two
+        assert len(one) == 3
+
+
 def test_refused_spans_are_reported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with collector(rejected=2) as received:
         text, _ = note(place, monkeypatch, received.url)
         assert text == "telemetry: the collector refused 2 spans"
+
+
+LOSSES = [
+    # spans                        what the user reads
+    (Delivery(5, 0, True),         ""),
+    (Delivery(5, 2, True),         "telemetry: the collector refused 2 spans"),
+    (Delivery(5, 0, True, "l: x"), "telemetry: not everything was sent to l: x"),
+    (Delivery(5, 0, False, "t: x"), "telemetry: not all spans were sent to t: x; plait export otel 7f3a --rest sends the rest"),
+    (Delivery(5, 2, False, "t: x"), "telemetry: the collector refused 2 spans; not all spans were sent to t: x; plait export otel 7f3a --rest sends the rest"),
+    (Delivery(5, 2, True, "l: x"), "telemetry: the collector refused 2 spans; not everything was sent to l: x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("delivery", "told"), LOSSES)
+def test_the_end_of_a_run_names_all_that_was_lost(delivery: Delivery, told: str) -> None:
+    assert describe_loss(delivery, "7f3a") == told
+
+
+def test_an_export_without_traces_names_the_variable(place: Place) -> None:
+    ran = place.run("steps: [{shell: 'true'}]\n")
+    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
+    done = plait(place, "export", "otel", ran.result.run, env=env)
+    assert done.stderr == (
+        "OTEL_TRACES_EXPORTER is none, so there is no collector\nfix: OTEL_TRACES_EXPORTER=otlp\n"
+    )
 
 
 WRONG = [
@@ -664,3 +888,28 @@ def test_tools_and_requests_get_the_id_of_their_step(
         assert ran.outputs["setup/ask"][36:52] == received.span("tool ask").span_id.hex()
         (header,) = seen
         assert header[36:52] == received.span("http web").span_id.hex()
+
+
+def test_a_server_of_mcp_tools_gets_the_id_of_the_step_that_calls_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = [str(Path(__file__).parents[2] / "data" / "mcp" / "meta.py"), str(place.root / "calls")]
+    server = {"name": "meta", "command": sys.executable, "args": args}
+    place.write(
+        ".ai/tools/note.yaml",
+        {"version": "1.0.0", "executor_id": "core/runtimes/mcp/stdio",
+         "config": {"server": server, "tool_name": "note"}},
+    )  # fmt: skip
+    trusted(place)
+    assert place.plait("trust", "mcp", "meta", "note").returncode == 0
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        monkeypatch.setenv("TRACEPARENT", PARENT)
+        monkeypatch.setenv("TRACESTATE", "vendor=1")
+        place.done("setup:\n  - {id: one, tool: note}\n  - {id: two, tool: note}\n")
+        calls = [json.loads(line) for line in place.text("calls").splitlines()]
+        assert [one["traceparent"] for one in calls] == [
+            f"00-{PARENT[3:35]}-{received.span(name).span_id.hex()}-01"
+            for name in ("tool one", "tool two")
+        ]
+        assert [one["tracestate"] for one in calls] == ["vendor=1", "vendor=1"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from adapters.http.test_client import CERTIFICATE, KEY
 from plait.adapters.otel.sender import NotTaken, Sender
 from plait.adapters.otel.settings import Endpoint
 
@@ -88,3 +91,50 @@ def test_the_next_message_goes_over_a_new_connection_after_an_answer_that_was_cu
     with server(lambda one: one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx")) as url:
         sender = Sender(Endpoint(url, timeout=5.0))
         assert [sender.send(b"message", 30.0) for _ in range(2)] == [b"x", b"x"]
+
+
+# ── TLS ──────────────────────────────────────────────────────────────────
+
+FILES = [
+    # name and text of the file                       what cannot be read
+    ("certificate",        "missing.pem", "the file in OTEL_EXPORTER_OTLP_CERTIFICATE cannot be read: no such file or directory"),
+    ("certificate",        "text.pem",    "the file in OTEL_EXPORTER_OTLP_CERTIFICATE cannot be read: it holds no certificate"),
+    ("client_certificate", "missing.pem", "the file in OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE or …_CLIENT_KEY cannot be read: no such file or directory"),
+    ("client_certificate", "text.pem",    "the file in OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE or …_CLIENT_KEY cannot be read: it holds no certificate with its key"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "name", "why"), FILES)
+def test_a_certificate_that_cannot_be_read_is_named(
+    tmp_path: Path, field: str, name: str, why: str
+) -> None:
+    (tmp_path / "text.pem").write_text("text", "ascii")
+    endpoint = Endpoint("https://127.0.0.1:1/v1/traces", **{field: str(tmp_path / name)})  # type: ignore[arg-type]
+    with pytest.raises(NotTaken) as caught:
+        Sender(endpoint).send(b"message", 30.0)
+    assert str(caught.value) == why
+
+
+def test_a_collector_whose_certificate_nobody_trusts_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "both.pem").write_text(KEY + CERTIFICATE, "ascii")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "both.pem")
+    got = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            one, _ = listening.accept()
+            with one:
+                try:
+                    got.append(context.wrap_socket(one, server_side=True).recv(4096))
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/v1/traces"
+        with pytest.raises(NotTaken) as caught:
+            Sender(Endpoint(url)).send(b"message", 30.0)
+        thread.join()
+    assert str(caught.value) == "its certificate is not trusted: self-signed certificate"
+    assert got == []

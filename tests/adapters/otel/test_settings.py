@@ -103,10 +103,32 @@ def test_endpoints(env: Mapping[str, str], project: str, urls: dict[str, str]) -
     assert found.problems == ()
 
 
+PROBLEMS = [
+    # variable and value                                                          the problem
+    ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s",                                         "OTEL_EXPORTER_OTLP_TIMEOUT is no number from 0 to 1e+09; 10000 is used"),
+    ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd",                                    "OTEL_EXPORTER_OTLP_COMPRESSION is gzip or none; nothing is compressed"),
+    ("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "zstd",                               "OTEL_EXPORTER_OTLP_LOGS_COMPRESSION is gzip or none; nothing is compressed"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame,sesame",                       "OTEL_EXPORTER_OTLP_HEADERS has a part that is no header, so it is not sent: write name=value,name=value"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame%0d%0ax: y",                    "OTEL_EXPORTER_OTLP_HEADERS has a part that is no header, so it is not sent: write name=value,name=value"),
+    ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "lowmemory",            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is delta or cumulative; cumulative is used"),
+    ("OTEL_RESOURCE_ATTRIBUTES", "team=a,b",                                      "OTEL_RESOURCE_ATTRIBUTES has a part that is no attribute, so it is not sent: write name=value,name=value"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "problem"), PROBLEMS)
+def test_a_variable_that_cannot_be_used_is_named(name: str, value: str, problem: str) -> None:
+    found = read_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", name: value})
+    assert found.problems == (problem,)
+    assert len(found.endpoints) == 3
+
+
 def test_messages_show_no_password_of_an_endpoint() -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://ada:sesame@c:1/x?key=sesame"}
     (one, *_) = read_settings(env).endpoints.values()
     assert "sesame" not in one.shown
+    assert read_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:4318"}).endpoints[
+        "traces"
+    ].shown == ("http://[::1]:4318/v1/traces")
     assert "api" not in repr(read_settings({**env, "OTEL_EXPORTER_OTLP_HEADERS": "k=api"}))
 
 

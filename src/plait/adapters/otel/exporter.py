@@ -240,19 +240,20 @@ class Exporter:
         if not self._flush():
             return
         spans, encode = self._run_spans(), self._encoder.span
-        after = self._batch_end
+        add, batch, metrics = spans.add, self._batch, self._metrics
+        after, first, has_traces = self._batch_end, self._first, self._traces
         most, is_more = self._settings.batch, True
         while is_more:
             count = size = 0
             for record in islice(self._open_source().events(after), most):
                 count += 1
-                for span in spans.add(record):
-                    if self._traces:
+                for span in add(record):
+                    if has_traces:
                         encoded = encode(span)
-                        self._batch.append(encoded)
+                        batch.append(encoded)
                         size += len(encoded)
-                    if self._metrics is not None and record.number >= self._first:
-                        self._metrics.add(span)
+                    if metrics is not None and record.number >= first:
+                        metrics.add(span)
                 after = self._batch_end = record.number
                 if size > MOST_BYTES:
                     break

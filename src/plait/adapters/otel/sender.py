@@ -6,7 +6,6 @@ happens with what was not taken.
 
 from __future__ import annotations
 
-import gzip
 import http.client
 import socket
 import threading
@@ -46,6 +45,8 @@ class Sender:
             "content-type": "application/x-protobuf",
         }
         if self._endpoint.gzip:
+            import gzip
+
             message = gzip.compress(message, 1)
             headers["content-encoding"] = "gzip"
         path = self._url.path or "/"
@@ -96,9 +97,17 @@ class Sender:
         import ssl
 
         endpoint = self._endpoint
-        tls = ssl.create_default_context(cafile=endpoint.certificate or None)
+        try:
+            tls = ssl.create_default_context(cafile=endpoint.certificate or None)
+        except OSError as error:
+            raise _unreadable("CERTIFICATE", error, "it holds no certificate") from None
         if endpoint.client_certificate:
-            tls.load_cert_chain(endpoint.client_certificate, endpoint.client_key or None)
+            try:
+                tls.load_cert_chain(endpoint.client_certificate, endpoint.client_key or None)
+            except OSError as error:
+                files = "CLIENT_CERTIFICATE or …_CLIENT_KEY"
+                why = "it holds no certificate with its key"
+                raise _unreadable(files, error, why) from None
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
 
 
@@ -128,9 +137,18 @@ class _TimeLimit:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
+def _unreadable(files: str, error: OSError, otherwise: str) -> NotTaken:
+    # An error of OpenSSL is one of the system, too, but its text is for the authors of OpenSSL.
+    is_plain = type(error).__module__ == "builtins" and error.strerror
+    why = str(error.strerror).lower() if is_plain else otherwise
+    return NotTaken(f"the file in OTEL_EXPORTER_OTLP_{files} cannot be read: {why}")
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
+    if untrusted := getattr(error, "verify_message", ""):  # of ssl, which may not be loaded
+        return f"its certificate is not trusted: {untrusted}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return f"the exchange failed ({type(error).__name__})"

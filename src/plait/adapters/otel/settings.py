@@ -48,8 +48,9 @@ class Endpoint:
     def shown(self) -> str:
         """The URL without user, password and query, for messages."""
         parts = urlsplit(self.url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+        return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +100,22 @@ def read_settings(
         ratio = 1.0
     timeout = _milliseconds(environ, "OTEL_BSP_EXPORT_TIMEOUT", END_TIMEOUT, problems)
     batch = int(_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH, problems))
-    preference = environ.get(_name("metrics", "TEMPORALITY_PREFERENCE"), "").strip().lower()
+    temporality = _name("metrics", "TEMPORALITY_PREFERENCE")
+    preference = environ.get(temporality, "").strip().lower()
+    if preference not in ("", "cumulative", "delta"):
+        problems.append(f"{temporality} is delta or cumulative; cumulative is used")
     return Settings(
         _endpoints(environ, endpoint, problems),
         content,
         sampler,
         ratio,
-        _resource(environ),
+        _resource(environ, problems),
         max(0.01, _milliseconds(environ, "OTEL_BSP_SCHEDULE_DELAY", SCHEDULE, problems)),
         batch if batch > 0 else BATCH,
         max(0.1, _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", METRIC_INTERVAL, problems)),
         timeout,
         preference == "delta",
-        tuple(problems),
+        tuple(dict.fromkeys(problems)),
     )
 
 
@@ -175,9 +179,12 @@ def _endpoints(
 def _endpoint(
     environ: Mapping[str, str], signal: Signal, project: str, problems: list[str]
 ) -> Endpoint | None:
+    def name(what: str) -> str:
+        own = _name(signal, what)
+        return own if environ.get(own, "").strip() else _name("", what)
+
     def get(what: str) -> str:
-        own = environ.get(_name(signal, what), "").strip()
-        return own or environ.get(_name("", what), "").strip()
+        return environ.get(name(what), "").strip()
 
     own = environ.get(_name(signal, "ENDPOINT"), "").strip()
     base = project or environ.get(_name("", "ENDPOINT"), "").strip() or DEFAULT_ENDPOINT
@@ -188,16 +195,22 @@ def _endpoint(
         return None
     protocol = "" if project else get("PROTOCOL")
     if protocol not in ("", "http/protobuf"):
-        name = _name("", "PROTOCOL")
-        problems.append(f"{name}: Plait sends http/protobuf only, so no {signal} are sent")
+        problems.append(
+            f"{name('PROTOCOL')}: Plait sends http/protobuf only, so no {signal} are sent"
+        )
         return None
-    timeout = _number({"t": get("TIMEOUT")}, "t", TIMEOUT * 1000, []) / 1000
+    timeout = _milliseconds(environ, name("TIMEOUT"), TIMEOUT, problems) or TIMEOUT
     if project:  # keys of the environment are for a collector of the environment
         return Endpoint(url, timeout=timeout)
+    if get("COMPRESSION") not in ("", "none", "gzip"):
+        problems.append(f"{name('COMPRESSION')} is gzip or none; nothing is compressed")
+    headers = _headers(get("HEADERS"))
+    if len(headers) < _part_count(get("HEADERS")):
+        problems.append(f"{name('HEADERS')} has a part that is no header, {_NOT_SENT}")
     return Endpoint(
         url,
-        _headers(get("HEADERS")),
-        timeout or TIMEOUT,
+        headers,
+        timeout,
         get("COMPRESSION") == "gzip",
         get("CERTIFICATE"),
         get("CLIENT_CERTIFICATE"),
@@ -220,6 +233,14 @@ def _pairs(text: str) -> dict[str, str]:
     return {name.strip(): unquote(value.strip()) for name, _, value in found if name.strip()}
 
 
+_NOT_SENT: Final = "so it is not sent: write name=value,name=value"
+
+
+def _part_count(text: str) -> int:
+    """Return how many different names there should be."""
+    return len({one.partition("=")[0].strip() for one in text.split(",") if one.strip()})
+
+
 def _headers(text: str) -> tuple[tuple[str, str], ...]:
     plain = _pairs(text).items()
     return tuple(
@@ -229,8 +250,11 @@ def _headers(text: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _resource(environ: Mapping[str, str]) -> dict[str, str]:
-    given = _pairs(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+def _resource(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+    written = environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    given = _pairs(written)
+    if len(given) < _part_count(written):
+        problems.append(f"OTEL_RESOURCE_ATTRIBUTES has a part that is no attribute, {_NOT_SENT}")
     service = environ.get("OTEL_SERVICE_NAME", "").strip()
     found = {"service.name": names.SERVICE, "telemetry.sdk.language": "python", **given}
     return {**found, "service.name": service} if service else found

@@ -31,6 +31,7 @@ from plait.engine.events import (
 from plait.engine.kinds import STEP_KINDS, failure_kinds
 from plait.engine.outcome import Failed, Failure, Outcome, Skipped, Succeeded
 from plait.engine.paths import (
+    belongs_to_call,
     last_name,
     parent_path,
     paths_around,
@@ -52,7 +53,7 @@ MOST_CONTENT: Final = 64 * 1024
 """Characters of one attribute with content."""
 INFO, WARN, ERROR = 9, 13, 17
 """Severities of OTLP."""
-_BY_PLAIT: Final = frozenset(failure_kinds("by_plait"))
+_WITHOUT_QUOTES: Final = frozenset(failure_kinds("by_plait")) - frozenset(failure_kinds("quotes"))
 MOST_IDS: Final = 1000
 RUN: Final = "run"
 """The kind of the span of the run itself."""
@@ -180,7 +181,7 @@ class RunSpans:
         self._log(at, severity, f"run {event.status}", "")
         if run is None or not self.attempts.has_ended:
             return []  # a resumed run goes on with the same span
-        error, message = ("", "") if event.failure is None else self._error(event.failure)
+        error, message = ("", "") if event.failure is None else self._error(event.failure, "")
         attributes: list[tuple[str, Value]] = [
             (names.RUN_ID, run.run),
             (names.RUN_FLOW, run.flow),
@@ -209,9 +210,9 @@ class RunSpans:
         attempt = self._retried.pop(path, 0)
         turn = self._turns.pop(path, None) if self._turns else None
         started = self._starts.pop(path, at)
-        status, error, message, attributes = self._outcome(outcome)
+        status, error, message, attributes = self._outcome(outcome, path)
         title = event.title
-        if kind in _TOLD and not self._content:
+        if not self._content and (kind in _TOLD or belongs_to_call(path)):
             title = _plain_title(event)
         name, is_client = _plain_name(kind, path), kind == "http"
         if kind in WITH_VALUE:
@@ -238,7 +239,7 @@ class RunSpans:
     def _end_attempt(self, event: StepRetrying, at: float) -> Span:
         """Return the span of an attempt that failed and is followed by another."""
         path, failure = event.path, event.failure
-        error, message = self._error(failure)
+        error, message = self._error(failure, path)
         step = self._id(path)
         output = failure.output if isinstance(failure.output, Mapping) else {}
         took = output.get("duration")
@@ -255,21 +256,26 @@ class RunSpans:
         self._starts[path] = at + event.delay
         return span
 
-    def _outcome(self, outcome: Outcome) -> tuple[str, str, str, Attributes]:
+    def _outcome(self, outcome: Outcome, path: str) -> tuple[str, str, str, Attributes]:
         match outcome:
             case Succeeded():
                 return "done", "", "", ()
-            case Skipped(why):
-                return "skipped", "", "", ((names.STEP_SKIPPED, why),)
+            case Skipped(why):  # the reason may be the message of a failure, or of a hook
+                reason = ((names.STEP_SKIPPED, why),) if self._content else ()
+                return "skipped", "", "", reason
             case Failed(failure):
-                error, message = self._error(failure)
+                error, message = self._error(failure, path)
                 code = failure.exit_code
                 known = ((names.EXIT_CODE, code),) if failure.kind == "exit" and code else ()
                 return "failed", error, message, known
 
-    def _error(self, failure: Failure) -> tuple[str, str]:
-        """Return the kind of a failure, and what of its message is not output of a program."""
-        if self._content or failure.kind in _BY_PLAIT:
+    def _error(self, failure: Failure, path: str) -> tuple[str, str]:
+        """Return the kind of a failure, and its message if that holds no content.
+
+        Of the steps inside a tool call, any message may name an argument.
+        """
+        place = failure.path or path
+        if self._content or (failure.kind in _WITHOUT_QUOTES and not belongs_to_call(place)):
             return failure.kind, failure.message[:MOST_CONTENT]
         return failure.kind, "" if failure.exit_code is None else f"exit code {failure.exit_code}"
 
@@ -386,9 +392,11 @@ class RunSpans:
 
 
 def _plain_title(event: StepFinished) -> str:
-    """Return a title without what was said to a model or by it."""
+    """Return a title without what was said to a model or by it, also as an argument of a call."""
     if event.kind == CALL:
         return event.title.partition(" ")[0]  # the arguments follow the tool
+    if event.kind == "item":
+        return event.kind
     # A step without a name has its prompt as title, and so has its first attempt beside a handler.
     path = parent_path(event.path) if event.kind == ATTEMPT else event.path
     return event.kind if last_name(path).isdigit() else event.title

@@ -42,12 +42,11 @@ class Encoder:
         self._flags = SAMPLED if is_sampled else 0
         self._resource = Resource(attributes=[_pair(*pair) for pair in resource.items()])
         self._scope = InstrumentationScope(name=names.SCOPE, version=__version__)
-        self._head = _field(0x0A, self._trace_id)
+        self._head = _field(0x0A, self._trace_id) + struct.pack("<BBI", 0x85, 0x01, self._flags)
         if tracestate:
             self._head += _field(0x1A, tracestate.encode("ascii", "replace"))
-        self._tail = struct.pack("<BBI", 0x85, 0x01, self._flags)
         self._known: dict[tuple[str, str, str, bool], bytes] = {}
-        """The parts that many spans share, by name, kind and status."""
+        """What many spans share, by name, kind and status."""
 
     def span(self, span: Span) -> bytes:
         """Return the field `spans` of a `ScopeSpans`."""
@@ -57,26 +56,22 @@ class Encoder:
             common = self._common(span)
             if len(self._known) < 1000:  # the names of steps are few
                 self._known[shared] = common
-        parts = [
-            self._head, b"\x12\x08", span.id, common,
-            _TIMES(0x39, int(span.start * NANO), 0x41, int(span.end * NANO)), self._tail,
-        ]  # fmt: skip
+        body = b"\x12\x08" + span.id + common
+        body += _TIMES(0x39, int(span.start * NANO), 0x41, int(span.end * NANO))
         if span.parent:
-            parts += (b"\x22\x08", span.parent)
+            body += b"\x22\x08" + span.parent
         if span.path:
-            parts += (_text(_PATH, span.path), _text(_TITLE, span.title))
+            body += _text(_PATH, span.path) + _text(_TITLE, span.title)
         for name, value in span.attributes:
-            parts.append(_field(0x4A, _pair(name, value).SerializeToString()))
+            body += _field(0x4A, _pair(name, value).SerializeToString())
         if span.error:
-            parts.append(_text(_ERROR_TYPE, span.error))
             message = _field(0x12, _utf8(span.message)) if span.message else b""
-            parts.append(_field(0x7A, message + b"\x18\x02"))
-        body = b"".join(parts)
+            body += _text(_ERROR_TYPE, span.error) + _field(0x7A, message + b"\x18\x02")
         return b"\x12" + _varint(len(body)) + body
 
     def _common(self, span: Span) -> bytes:
         kind = CLIENT if span.is_client else INTERNAL
-        body = _field(0x2A, _utf8(span.name)) + bytes((0x30, kind))
+        body = self._head + _field(0x2A, _utf8(span.name)) + bytes((0x30, kind))
         if span.path:
             body += _text(_KIND, span.kind) + _text(_STATUS, span.status)
         return body
@@ -176,7 +171,10 @@ def _utf8(text: str) -> bytes:
 
 def _text(key: bytes, text: str) -> bytes:
     """Return an attribute with a text."""
-    data = _utf8(text)
+    data = text.encode("utf-8", "replace")
+    size = len(data)
+    if (whole := len(key) + size + 4) < 0x80:  # nearly always: each length is one byte
+        return b"\x4a%c%b\x12%c\x0a%c%b" % (whole, key, size + 2, size, data)
     value = b"\x0a" + _varint(len(data)) + data
     body = key + b"\x12" + _varint(len(value)) + value
     return b"\x4a" + _varint(len(body)) + body
