@@ -730,12 +730,13 @@ def agent_kills(stage: Stage, tally: Tally, *, flaw: str = "") -> None:
         shutil.rmtree(agent.folder)
 
 
-def mcp_kills(stage: Stage, tally: Tally) -> None:
+def mcp_kills(stage: Stage, tally: Tally, *world: str) -> None:
     """A run that MCP clients wait for; clients and servers die: see mcp.py for what must hold."""
     chance, expected = stage.chance(tally.name), stage.expected()
     wanted = max(3, stage.kills // 4)
     while tally.deaths < wanted:
-        scene = McpScene(Path(tempfile.mkdtemp(dir=stage.folder), "scene"), stage.items)
+        folder = Path(tempfile.mkdtemp(dir=stage.folder), "scene")
+        scene = McpScene(folder, stage.items, world=world)
         play_mcp(scene, chance, min(6, wanted - tally.deaths))
         tally.add(scene, expected)
         shutil.rmtree(scene.folder)
@@ -772,6 +773,16 @@ def edited_kills(stage: Stage, tally: Tally, *world: str) -> None:
 def agent_amnesiac(stage: Stage, tally: Tally) -> None:
     """An engine that does not look up what is recorded calls again what was called."""
     agent_kills(stage, tally, flaw="amnesiac")
+
+
+def mcp_amnesiac(stage: Stage, tally: Tally) -> None:
+    """An MCP server that does not look up what is recorded does again what was done."""
+    mcp_kills(replace(stage, kills=min(stage.kills, 24)), tally, "--flaw", "amnesiac")
+
+
+def mcp_selfish(stage: Stage, tally: Tally) -> None:
+    """An MCP server that knows only its own runs loses the handles of those before it."""
+    mcp_kills(replace(stage, kills=min(stage.kills, 24)), tally, "--flaw", "selfish")
 
 
 def edited_amnesiac(stage: Stage, tally: Tally) -> None:
@@ -855,6 +866,8 @@ CONTROLS: Final[dict[str, Way]] = {
     "control_amnesiac": amnesiac,
     "control_unsynced": unsynced,
     "control_agent": agent_amnesiac,
+    "control_mcp_steps": mcp_amnesiac,
+    "control_mcp_handles": mcp_selfish,
     "control_edited": edited_amnesiac,
     "control_cluster": cluster_amnesiac,
 }

@@ -3,8 +3,9 @@
     python -P engine.py [--clock SECONDS] [--largest-file BYTES] [--flaw NAME] -- run flow.yaml
 
 A flaw makes it a worse Plait on purpose, so that the harness can be seen to notice:
-`forgetful` records no finished step, `amnesiac` does not look up what is recorded, and
-`unsynced` leaves the sync of its journal to the system.
+`forgetful` records no finished step, `amnesiac` does not look up what is recorded,
+`unsynced` leaves the sync of its journal to the system, and `selfish` is an MCP server that
+knows only the runs that it has begun itself.
 """
 
 from __future__ import annotations
@@ -78,10 +79,25 @@ def unsynced() -> None:
     Writer.sync = sync  # type: ignore[method-assign]
 
 
+def selfish() -> None:
+    from plait.core.errors import InputError
+    from plait.mcp.run_jobs import RunJobs, RunState
+
+    really_look = RunJobs.state
+
+    def state(self: RunJobs, run: str) -> RunState:
+        if self.job(run) is None:
+            raise InputError(f"there is no run '{run}' here", code="unknown-run")
+        return really_look(self, run)
+
+    RunJobs.state = state  # type: ignore[method-assign]
+
+
 FLAWS: Final[dict[str, Callable[[], None]]] = {
     "forgetful": forgetful,
     "amnesiac": amnesiac,
     "unsynced": unsynced,
+    "selfish": selfish,
 }
 
 

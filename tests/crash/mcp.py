@@ -3,6 +3,8 @@
 What must hold of any other run must hold of it, and one thing more:
 
     H  the handle that the first client got answers in every later server
+
+A third of the servers are asked over HTTP.  These end when they are asked to, not with their client.
 """
 
 from __future__ import annotations
@@ -14,13 +16,18 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any, Final
 
-from crash.scene import LIMIT, Failed, Scene, wait_for
-from mcp_server.peer import STATELESS, Peer
+from crash.scene import ENGINE, LIMIT, Failed, Scene, wait_for
+from mcp_server.http_peer import HttpCaller
+from mcp_server.peer import PLAIT, STATELESS, Peer
 
 REVISIONS: Final = (STATELESS, "2025-11-25", "2025-06-18")
 FLOW: Final = "flow__flow"
+HTTP: Final = 1 / 3 if find_spec("uvicorn") else 0.0
+"""The share of servers that are asked over HTTP."""
+AnyPeer = Peer | HttpCaller
 TASKS: Final[dict[str, Any]] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
@@ -35,7 +42,7 @@ class McpScene(Scene):
         command = [sys.executable, "-m", "plait", "trust", "."]
         subprocess.run(command, cwd=self.project, env=self.env, check=True, capture_output=True)
 
-    def expect_handle(self, peer: Peer) -> bool:
+    def expect_handle(self, peer: AnyPeer) -> bool:
         """Does a new server know the run?  The first client starts it."""
         if self.handle is None:
             self.handle = self.run
@@ -45,7 +52,7 @@ class McpScene(Scene):
             return False
         state = peer.call("plait_run_status", run=self.handle).get("structuredContent") or {}
         if state.get("run") != self.handle:
-            self.faults.append(f"H: the handle {self.handle} is lost: {json.dumps(state)[:200]}")
+            raise Failed(f"H: the handle {self.handle} is lost: {json.dumps(state)[:200]}")
         return state.get("status") == "done"
 
 
@@ -58,9 +65,9 @@ def play(scene: McpScene, chance: random.Random, deaths: int) -> None:
             _wait_somehow(scene, peer, chance)
             _wait_for_lines(scene, peer, chance.randint(1, 12))
             if chance.random() < 0.5:
-                peer.kill()  # the server
+                peer.kill()
             else:
-                peer.leave()  # the client
+                peer.leave()
         scene.note_death()
     with _peer(scene, chance) as peer:
         if not scene.expect_handle(peer):
@@ -70,7 +77,7 @@ def play(scene: McpScene, chance: random.Random, deaths: int) -> None:
                 scene.faults.append(f"H: the run did not come to its end: it is {status}")
 
 
-def _wait_somehow(scene: McpScene, peer: Peer, chance: random.Random) -> None:
+def _wait_somehow(scene: McpScene, peer: AnyPeer, chance: random.Random) -> None:
     """By the tool, or as a client with tasks."""
     if peer.revision != "2025-06-18" and chance.random() < 0.5:
         peer.ask("tasks/get", {"taskId": scene.handle})
@@ -79,7 +86,7 @@ def _wait_somehow(scene: McpScene, peer: Peer, chance: random.Random) -> None:
         peer.begin("tools/call", {"name": "plait_run_wait", "arguments": arguments})
 
 
-def _wait_for_lines(scene: McpScene, peer: Peer, more: int) -> None:
+def _wait_for_lines(scene: McpScene, peer: AnyPeer, more: int) -> None:
     wanted = len(scene.ledger()) + more
     most = (scene.items * 2 + 2) * 2  # START and END of each step of each item, setup and reduce
 
@@ -92,9 +99,12 @@ def _wait_for_lines(scene: McpScene, peer: Peer, more: int) -> None:
 
 
 @contextlib.contextmanager
-def _peer(scene: McpScene, chance: random.Random) -> Iterator[Peer]:
+def _peer(scene: McpScene, chance: random.Random) -> Iterator[AnyPeer]:
     env = {name: value for name, value in scene.env.items() if os.environ.get(name) != value}
-    peer = Peer(scene.project, revision=chance.choice(REVISIONS), capabilities=TASKS, **env)
+    program = ("-P", str(ENGINE), *scene.world, "--") if scene.world else PLAIT
+    make = HttpCaller if chance.random() < HTTP else Peer
+    revision = chance.choice(REVISIONS)
+    peer = make(scene.project, revision=revision, capabilities=TASKS, program=program, **env)
     try:
         yield peer
     finally:

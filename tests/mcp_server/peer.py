@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 LIMIT = 60.0
 """Seconds after which a test gives up."""
 STATELESS = "2026-07-28"
+PLAIT = ("-m", "plait")
+"""What Python has to run."""
 META = {
     "io.modelcontextprotocol/protocolVersion": STATELESS,
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -30,6 +33,7 @@ class Peer:
         *options: str,
         revision: str = "2025-11-25",
         capabilities: dict[str, Any] | None = None,
+        program: Sequence[str] = PLAIT,
         **env: str,
     ) -> None:
         self.revision = revision
@@ -41,7 +45,7 @@ class Peer:
         self._kept = b""
         self._last = 0
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "plait", "mcp", *options],
+            [sys.executable, *program, "mcp", *options],
             cwd=project, env={**os.environ, **env},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

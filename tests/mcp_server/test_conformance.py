@@ -7,19 +7,18 @@ and puts the names of Plait in place of others.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
+from mcp_server.relay import Rules, relay
 from npm import CONFORMANCE, NODE, node, npm_folder
 from plait.cli import main
 
@@ -56,6 +55,8 @@ FUNCTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "test_error_handling": ('raise RuntimeError("This tool intentionally returns an error for testing")', {}),
     "test_logging_tool": ('return "it has nothing to log"', {}),
     "test_streaming_elicitation": ('return "nobody was asked"', {}),
+    "test_elicitation": ('return "somebody was asked"', {"message": {"type": "string"}}),
+    "test_input_required_result_elicitation": ('return "somebody was asked"', {}),
     "greet": ('return f"Hello, {params[\'name\']}!"', {"name": {"type": "string"}}),
     "confirm_delete": ('return "nobody was asked"', {"filename": {"type": "string"}}),
     "for_a_region": ("return params", {"region": {"type": "string", "x-mcp-header": "Region"}}),
@@ -93,11 +94,24 @@ SCHEMA = {
     "else": {"required": ["email"]},
     "additionalProperties": False,
 }
+ASKING = ("test_elicitation", "test_input_required_result_elicitation")
+"""Tools that are called while the project is not trusted."""
+ANSWERS = ('{"username":"testuser","email":"test@example.com"}', '{"name":"Alice"}')
+"""What the user of the suite enters into a form."""
 REVISIONS = {
     "2026-07-28": ["--requirements", "2026-07-28"],  # with the extension for tasks
     "2025-11-25": ["--suite", "all", "--spec-version", "2025-11-25"],
     "2025-06-18": ["--suite", "all", "--spec-version", "2025-06-18"],
 }
+QUESTIONS = {
+    # revision: the checks that need a question to the user
+    "2026-07-28": (
+        "sep-2322-elicitation-incomplete", "sep-2322-elicitation-complete",
+        "sep-2322-missing-response-rerequests", "sep-2322-result-type-included",
+    ),
+    "2025-11-25": ("tools-call-elicitation",),
+    "2025-06-18": ("tools-call-elicitation",),
+}  # fmt: skip
 LEFT_OUT = {
     # why: checks of the suite
     "a tool of Plait answers with text and data": (
@@ -110,13 +124,19 @@ LEFT_OUT = {
         "resources-subscribe", "resources-unsubscribe",
         "sep-2322-sampling-incomplete", "sep-2322-list-roots-incomplete",
     ),
-    "forms of the suite: those of Plait ask about steps, edited flows and trust, see test_tasks": (
-        "tools-call-elicitation", "elicitation-sep1034-general", "elicitation-sep1330-general",
-        "sep-2322-elicitation-incomplete", "sep-2322-multiple-inputs-incomplete", "sep-2322-multi-round-r1",
-        "sep-2322-request-state-incomplete", "sep-2322-reject-tampered-state", "sep-2322-result-type-included",
-        "sep-2322-respect-client-capabilities", "sep-2322-non-tool-incomplete",
-        "sep-2663-tasks-get-status-input-required", "sep-2663-mrtr-synchronous-before-task-creation",
-        "tasks-mrtr-tasks-update-resumes", "tasks-mrtr-partial-fulfillment",
+    "a form of Plait has one field: the answer to its question": (
+        "elicitation-sep1034-general", "elicitation-sep1330-general",
+    ),
+    "tools ask, prompts do not, and only the user is asked, neither a model nor for folders": (
+        "sep-2322-non-tool-incomplete", "sep-2322-multiple-inputs-incomplete",
+        "sep-2322-respect-client-capabilities",
+    ),
+    "requestState holds only what the client has answered: nothing in the first round, and no secret": (
+        "sep-2322-multi-round-r1", "sep-2322-request-state-incomplete", "sep-2322-reject-tampered-state",
+    ),
+    "a task asks after its server has died in it, and what was answered is not its result: see test_tasks": (
+        "sep-2663-tasks-get-status-input-required", "tasks-mrtr-tasks-update-resumes",
+        "tasks-mrtr-partial-fulfillment", "sep-2663-mrtr-synchronous-before-task-creation",
     ),
     "no tool of Plait refuses a client for what the client cannot do": (
         "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
@@ -154,61 +174,65 @@ def url(project: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
     names = {f'"{name}"': f'"directive-_{name}"' for name in DIRECTIVES}
     names["test://static-text"] = f"plait://runs/{run}/output"
     names["test://template/123/data"] = f"plait://runs/{run}/log"
-    relay = ThreadingHTTPServer(("127.0.0.1", 0), make_relay(port, token, names))
-    relay.daemon_threads = True
-    Thread(target=relay.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{relay.server_port}/mcp"
-    relay.shutdown()
-    relay.server_close()
+    _list_tools(port, token)
+    with relay(port, token, Fitting(names)) as url:
+        yield url
     process.terminate()
     process.wait(60)
     process.stdout.close()
 
 
-def make_relay(port: int, token: str, names: Mapping[str, str]) -> type[BaseHTTPRequestHandler]:
-    """Passes requests on with the token; a host or origin that is not ours stays as it is."""
+def _list_tools(port: int, token: str) -> None:
+    """The server knows a tool that was offered once, also when the project is no longer trusted."""
+    version = "io.modelcontextprotocol/protocolVersion"
+    meta = {version: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}
+    headers |= {"Authorization": token, "Content-Type": "application/json"}
+    headers["Accept"] = "application/json, text/event-stream"
+    url = f"http://127.0.0.1:{port}/mcp"
+    with urlopen(Request(url, json.dumps(asked).encode(), headers), timeout=60) as answer:
+        assert set(ASKING) <= {one["name"] for one in json.load(answer)["result"]["tools"]}
 
-    def rename(text: str, quote: str = "") -> str:
-        for theirs, ours in names.items():
-            text = text.replace(theirs.strip(quote), ours.strip(quote))
-        return text
 
-    class Relay(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Fitting(Rules):
+    """Puts the names of Plait in place of those of the suite.
 
-        def pass_on(self) -> None:
-            own = self.headers.get("Host", "")
-            body = rename(self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode())
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "content-length")}  # fmt: skip
-            here = f":{self.connection.getsockname()[1]}"
-            headers = {name: value.replace(here, f":{port}") if name.lower() in ("host", "origin") else value for name, value in headers.items()}  # fmt: skip
-            if not own.startswith(("127.0.0.1", "localhost")):
-                headers["Host"] = own
-            headers["Authorization"] = token
-            there = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            if "Mcp-Name" in headers:
-                headers["Mcp-Name"] = rename(headers["Mcp-Name"], quote='"')
-            there.request(self.command, self.path, body.encode() or None, headers)
-            answer = there.getresponse()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                    self.send_header(name, value)
-            self.send_header("Connection", "close")
-            self.end_headers()
-            with contextlib.suppress(OSError, http.client.HTTPException):  # one side has left
-                while piece := answer.read1(1 << 16):
-                    self.wfile.write(piece)
-                    self.wfile.flush()
-            there.close()
-            self.close_connection = True
+    The suite has tools that ask its user.  A tool of Plait asks when the project is no longer trusted,
+    so the trust is taken back before such a tool is called, and given again before anything else.
+    """
 
-        do_GET = do_POST = do_DELETE = do_OPTIONS = pass_on
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._is_trusted = True
+        self._key = ""
+        """Of the last question of Plait, where the suite says `user_name`."""
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
+    def begin(self, message: dict[str, Any]) -> None:
+        if "method" not in message or "id" not in message:
+            return  # an answer to a question, or a notification
+        params = message.get("params")
+        if not isinstance(params, dict):
+            return
+        is_asked = params.get("name") in ASKING
+        if is_asked and "user_name" not in params.get("inputResponses", {}):
+            assert main(["trust", "remove", "."]) == 0
+            self._is_trusted = False
+        elif not is_asked and not self._is_trusted:
+            assert main(["trust", "."]) == 0
+            self._is_trusted = True
 
-    return Relay
+    def request(self, text: str) -> str:
+        for theirs, ours in self._names.items():
+            text = text.replace(theirs, ours)
+        for theirs in ANSWERS:
+            text = text.replace(theirs, '{"answer":true}')
+        return text.replace('"user_name"', f'"{self._key}"') if self._key else text
+
+    def response(self, text: str) -> str:
+        if found := re.search('"(trust:[0-9a-f]+)"', text):
+            self._key = found[1]
+        return text.replace(f'"{self._key}"', '"user_name"') if self._key else text
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -226,3 +250,5 @@ def test_the_suite_finds_no_fault(url: str, revision: str, tmp_path: Path) -> No
     left_out = {id for ids in LEFT_OUT.values() for id in ids}
     assert {id: why for id, why in failed.items() if id not in left_out} == {}
     assert {one["id"] for one in checks} & left_out - failed.keys() == set()
+    succeeded = {one["id"] for one in checks if one["status"] == "SUCCESS"}
+    assert set(QUESTIONS[revision]) <= succeeded - failed.keys()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -106,6 +108,10 @@ def test_what_is_wrong_is_refused_with_a_reason(peer: HttpPeer) -> None:
         reply = peer.send(message, given)
         found.append((reply.status, reply.json["error"]["code"] if code else None))
     assert found == [(status, code) for _, _, status, code in WRONG]
+    stranger = peer.send(single("ping"), {**headers("ping"), "Authorization": ""})
+    assert stranger.body == (
+        b"this server needs the header Authorization: Bearer, with the token that it printed\n"
+    )
     assert peer.send(None, method="GET").status == 405
     assert peer.send(single("ping"), headers("ping"), path="/other").status == 404
     assert peer.send(single("ping"), headers("ping"), method="PUT").status == 405
@@ -234,8 +240,11 @@ def test_progress_comes_as_events_and_the_rest_after_a_break(peer: HttpPeer, tru
     assert peer.send(None, {**session, "Last-Event-ID": "99-1"}, method="GET").status == 404
 
 
-def test_a_client_that_leaves_a_single_request_cancels_it(peer: HttpPeer, trusted: Path) -> None:
-    call = single("tools/call", name="flow__ledger", arguments={})
+@pytest.mark.parametrize("id", [0, 1])
+def test_a_client_that_leaves_a_single_request_cancels_it(
+    peer: HttpPeer, trusted: Path, id: int
+) -> None:
+    call = single("tools/call", id, name="flow__ledger", arguments={})
     call["params"]["_meta"] = {**META, "progressToken": 1}
     body = json.dumps(call).encode()
     lines = [
@@ -325,3 +334,38 @@ def test_the_official_client(
     anyio.run(talk)
     assert steps == sorted(steps)
     assert steps
+
+
+def test_a_server_that_has_all_hands_full_still_says_how_runs_stand(peer: HttpPeer) -> None:
+    def call(name: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        return single("tools/call", name=name, arguments=arguments), headers("tools/call", name)
+
+    started = peer.send(*call("plait_run_start", flow="flow__ledger")).json["result"]
+    run = started["structuredContent"]["run"]
+    wait = call("plait_run_wait", run=run, seconds=60)
+    waiting = [peer.begin(*wait) for _ in range(64)]
+    while (full := peer.send(*call("core__file__list", path="."))).status == 200:
+        assert len(waiting) < 200
+        waiting.append(
+            peer.begin(*wait)
+        )  # one that came while the call before it was performed was refused
+    assert (full.status, full.json["error"]["code"]) == (503, -32000)
+    status = peer.send(*call("plait_run_status", run=run))
+    assert (status.status, status.json["result"]["structuredContent"]["status"]) == (200, "running")
+    stopped = peer.send(*call("plait_run_cancel", run=run)).json["result"]["structuredContent"]
+    assert stopped["status"] == "interrupted"
+    for connection in waiting:
+        connection.close()
+
+
+def test_a_port_that_is_taken_is_an_error_with_the_way_out(trusted: Path, peer: HttpPeer) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "plait", "mcp", "--http", str(peer.port)],
+        cwd=trusted, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        1,
+        "",
+        f"port {peer.port} of 127.0.0.1 is taken\n"
+        "fix: end the program that has it, or give another port (0: any)\n",
+    )

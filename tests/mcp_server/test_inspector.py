@@ -1,17 +1,29 @@
-"""Exchanges of `plait mcp` with the official inspector, a client in another language."""
+"""Exchanges of `plait mcp` with the official inspector, a client in another language, in two revisions."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_server.http_peer import http_peer
+from mcp_server.relay import Rules, relay
 from npm import INSPECTOR, NODE, node, npm_folder
+
+ERAS = [
+    # of the inspector, and the revision that it speaks then
+    ("legacy", "2025-11-25"),
+    ("modern", "2026-07-28"),
+]
+VERSION = "io.modelcontextprotocol/protocolVersion"
+RECORD = """\
+tee -a asked.jsonl | "$@" | tee -a answered.jsonl
+"""
 
 
 @pytest.fixture(scope="module")
@@ -20,66 +32,86 @@ def inspector() -> list[str]:
     return [node(folder), str(folder / "node_modules" / ".bin" / "mcp-inspector"), "--cli"]
 
 
-def ask(inspector: list[str], project: Path, method: str, *options: str) -> tuple[int, Any]:
-    server = [sys.executable, "-m", "plait", "mcp"]
-    ended = subprocess.run(
-        [*inspector, *server, "--method", method, *options],
-        cwd=project, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    return ended.returncode, json.loads(ended.stdout) if ended.returncode == 0 else ended.stderr
+def agreed(messages: Iterable[str]) -> set[str]:
+    """The revisions that the server has answered `initialize` with, or that requests name."""
+    found = set()
+    for line in messages:
+        message = json.loads(line)
+        meta = message.get("params", {}).get("_meta", {})
+        found |= {message.get("result", {}).get("protocolVersion"), meta.get(VERSION)}
+    return found - {None}
 
 
-def test_the_inspector_lists_calls_and_reads(trusted: Path, inspector: list[str]) -> None:
+@pytest.mark.parametrize(("era", "revision"), ERAS)
+def test_the_inspector_lists_calls_and_reads(
+    trusted: Path, inspector: list[str], era: str, revision: str
+) -> None:
     (trusted / "go").touch()
-    _, listed = ask(inspector, trusted, "tools/list")
+    (trusted / "record.sh").write_text(RECORD)
+
+    def ask(method: str, *options: str) -> tuple[int, Any]:
+        server = ["sh", "record.sh", sys.executable, "-m", "plait", "mcp"]
+        ended = subprocess.run(
+            [*inspector, *server, "--protocol-era", era, "--method", method, *options],
+            cwd=trusted, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        return ended.returncode, json.loads(ended.stdout) if ended.returncode == 0 else ended.stderr
+
+    _, listed = ask("tools/list", "--strict")  # it finds no fault with the schemas
     assert {"team__report", "flow__ledger"} <= {one["name"] for one in listed["tools"]}
-    code, made = ask(inspector, trusted, "tools/call", "--tool-name", "team__report", "--tool-arg", "week=46")  # fmt: skip
+    code, made = ask("tools/call", "--tool-name", "team__report", "--tool-arg", "week=46")
     assert (code, made["structuredContent"]) == (0, {"week": 46, "name": "Ada"})
-    _, run = ask(inspector, trusted, "tools/call", "--tool-name", "flow__ledger")
+    _, run = ask("tools/call", "--tool-name", "flow__ledger")
     state = run["structuredContent"]
     assert (state["status"], state["output"]) == ("done", "end\n")
-    _, read = ask(
-        inspector, trusted, "resources/read", "--uri", f"plait://runs/{state['run']}/output"
-    )
+    _, read = ask("resources/read", "--uri", f"plait://runs/{state['run']}/output")
     assert read["contents"][0]["text"] == "end\n"
-    _, prompts = ask(inspector, trusted, "prompts/list")
+    _, prompts = ask("prompts/list")
     assert [one["name"] for one in prompts["prompts"]] == ["directive-_team__review"]
-    _, prompt = ask(inspector, trusted, "prompts/get", "--prompt-name", "directive-_team__review", "--prompt-args", "file=a.py")  # fmt: skip
+    _, prompt = ask("prompts/get", "--prompt-name", "directive-_team__review", "--prompt-args", "file=a.py")  # fmt: skip
     assert prompt["messages"][0]["content"]["text"] == "Review a.py please."
-    code, _ = ask(inspector, trusted, "tools/call", "--tool-name", "nothing")
+    code, _ = ask("tools/call", "--tool-name", "nothing")
     assert code != 0
+    said = [(trusted / name).read_text() for name in ("asked.jsonl", "answered.jsonl")]
+    assert agreed("".join(said).splitlines()) == {revision}
 
 
-def test_the_inspector_finds_no_fault_with_the_schemas(trusted: Path, inspector: list[str]) -> None:
-    code, _ = ask(inspector, trusted, "tools/list", "--strict")
-    assert code == 0
+class Record(Rules):
+    """Keeps what both sides say."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def begin(self, message: dict[str, Any]) -> None:
+        self.said.append(json.dumps(message))
+
+    def response(self, text: str) -> str:
+        self.said.append(text or "{}")
+        return text
 
 
-def test_the_inspector_lists_and_calls_over_http(trusted: Path, inspector: list[str]) -> None:
+@pytest.mark.parametrize(("era", "revision"), ERAS)
+def test_the_inspector_lists_and_calls_over_http(
+    trusted: Path, inspector: list[str], era: str, revision: str
+) -> None:
     pytest.importorskip("uvicorn", reason="plait mcp --http needs: pip install 'plait-flow[web]'")
-    with subprocess.Popen(
-        [sys.executable, "-m", "plait", "mcp", "--http", "127.0.0.1:0"],
-        cwd=trusted, stdout=subprocess.PIPE, text=True,
-    ) as server:  # fmt: skip
-        assert server.stdout
-        url = re.findall(r"http://\S+/mcp", server.stdout.readline())[0]
-        token = server.stdout.readline().strip()
+    record = Record()
+    with http_peer(trusted) as peer, relay(peer.port, "", record) as url:
 
-        def ask_http(*options: str) -> tuple[int, Any]:
+        def ask(*options: str) -> tuple[int, Any]:
             ended = subprocess.run(
-                [*inspector, url, "--transport", "http", *options],
+                [*inspector, url, "--transport", "http", "--protocol-era", era, *options],
                 cwd=trusted, capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
             return ended.returncode, ended.stdout
 
-        try:
-            code, said = ask_http("--header", token, "--method", "tools/list")
-            assert code == 0
-            assert "team__report" in {one["name"] for one in json.loads(said)["tools"]}
-            code, said = ask_http(
-                "--header", token, "--method", "tools/call", "--tool-name", "team__report", "--tool-arg", "week=46"
-            )  # fmt: skip
-            assert (code, json.loads(said)["structuredContent"]["week"]) == (0, 46)
-            assert ask_http("--method", "tools/list")[0] != 0
-        finally:
-            server.terminate()
+        header = ["--header", f"Authorization: Bearer {peer.token}"]
+        code, said = ask(*header, "--method", "tools/list")
+        assert code == 0
+        assert "team__report" in {one["name"] for one in json.loads(said)["tools"]}
+        code, said = ask(
+            *header, "--method", "tools/call", "--tool-name", "team__report", "--tool-arg", "week=46"
+        )  # fmt: skip
+        assert (code, json.loads(said)["structuredContent"]["week"]) == (0, 46)
+        assert agreed(record.said) == {revision}
+        assert ask("--method", "tools/list")[0] != 0

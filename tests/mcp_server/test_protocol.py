@@ -24,6 +24,7 @@ BAD = [
     (b"\xff\xfe\n",                                              None, -32700, "this line is not JSON in UTF-8"),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": NaN}}\n', None, -32700, "this line is not JSON in UTF-8"),
     (b"[" * 100_000 + b"\n",                                     None, -32700, "this line is not JSON in UTF-8"),
+    (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}\n",               None, -32600, "a message may have at most 100 lists and maps inside one another"),
     (b"[]\n",                                                    None, -32600, "a batch is not allowed: send one message a line"),
     (b"3\n",                                                     None, -32600, 'a message is an object with "jsonrpc": "2.0"'),
     (b'{"id": 1, "method": "ping"}\n',                           None, -32600, 'a message is an object with "jsonrpc": "2.0"'),

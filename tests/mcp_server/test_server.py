@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ import pytest
 
 from mcp_server.peer import LIMIT, STATELESS, Peer
 from plait.cli import main
+from plait.engine.stop import StopSignal
+from plait.mcp.catalog import Catalog
+from plait.mcp.run_jobs import CANCELLED, RunJobs
 
 RUN_TOOLS = ["plait_run_start", "plait_run_status", "plait_run_wait", "plait_run_cancel", "plait_run_resume"]  # fmt: skip
 
@@ -49,6 +53,31 @@ def test_a_tool_is_no_longer_offered_when_trust_is_taken_back(trusted: Path) -> 
         assert "team__report" not in names(peer)
 
 
+def test_a_flow_of_a_project_that_is_no_longer_trusted_does_not_run(trusted: Path) -> None:
+    (trusted / "secret.yaml").rename(trusted.parent / "elsewhere.yaml")
+    (trusted / "secret.yaml").symlink_to(trusted.parent / "elsewhere.yaml")
+    with Peer(trusted, "--answer-within", "0.01") as peer:
+        run = peer.call("flow__ledger")["structuredContent"]["run"]
+        wait_for(trusted / "ledger.txt")
+    with Peer(trusted) as peer:
+        assert "flow__secret" in names(peer)
+        assert main(["trust", "remove", "."]) == 0
+        for call in (
+            {"name": "flow__secret"},
+            {"name": "plait_run_start", "flow": "flow__secret"},
+        ):
+            refused = peer.call(**call)
+            assert refused["isError"] is True
+            assert text(refused) == (
+                f"{trusted}: the flow secret.yaml may not run: you no longer trust this project\n"
+                f"fix: look at what it brings, then type: plait trust {trusted}"
+            )
+        refused = peer.call("plait_run_wait", run=run)
+        assert "the flow ledger.yaml may not run" in text(refused)
+        status = peer.call("plait_run_status", run=run)["structuredContent"]["status"]
+        assert status == "interrupted"
+
+
 EXPOSED = [
     # patterns, and what is offered
     (["team/*"],                     ["team__report"]),
@@ -70,8 +99,26 @@ def test_a_project_chooses_what_is_offered_and_the_option_wins(trusted: Path) ->
     (trusted / ".ai/plait.yaml").write_text("mcp_expose: [team/*]\n")
     with Peer(trusted) as peer:
         assert names(peer) == ["team__report"]
+        assert peer.call("team__report", week=1)["isError"] is False
+        (trusted / ".ai/plait.yaml").write_text("mcp_expose: [core/file/read]\n")
+        assert peer.call("team__report", week=1)["message"] == "Unknown tool: team__report"
     with Peer(trusted, "--expose", "core/file/read") as peer:
         assert names(peer) == ["core__file__read"]
+
+
+def test_the_runs_of_a_flow_that_is_no_longer_exposed_are_not_offered(trusted: Path) -> None:
+    settings = trusted / ".ai/plait.yaml"
+    settings.write_text("mcp_expose: ['flow:*']\n")
+    (trusted / "short.yaml").write_text("steps: [{shell: 'true'}]\n")
+    with Peer(trusted) as peer:
+        run = peer.call("flow__short")["structuredContent"]["run"]
+        assert peer.call("plait_run_status", run=run)["isError"] is False
+        settings.write_text("mcp_expose: ['flow:led*']\n")
+        for name in ("plait_run_status", "plait_run_resume"):
+            refused = peer.call(name, run=run)
+            assert text(refused).splitlines()[0] == (
+                f"there is no run '{run}' of a flow that is offered here"
+            )
 
 
 def test_a_wrong_setting_is_an_error_before_a_client_is_served(
@@ -165,6 +212,16 @@ def test_a_tool_that_fails_says_why(trusted: Path) -> None:
         assert "missing.txt" in text(result)
 
 
+def test_a_function_that_acts_as_if_ctrl_c_was_pressed_gets_an_answer(trusted: Path) -> None:
+    report = trusted / ".ai/tools/team/report.py"
+    written = report.read_text()
+    report.write_text(written.replace("    return {", "    raise KeyboardInterrupt\n    return {"))
+    with Peer(trusted) as peer:
+        error = {"code": -32603, "message": "it was cancelled"}
+        assert peer.call("team__report", week=1) == error
+        assert peer.ask("ping") == {}
+
+
 def test_a_slow_call_does_not_hold_up_others(trusted: Path) -> None:
     with Peer(trusted) as peer:
         slow = peer.begin("tools/call", {"name": "flow__ledger"})
@@ -174,16 +231,18 @@ def test_a_slow_call_does_not_hold_up_others(trusted: Path) -> None:
         assert text(peer.answer(slow)["result"]) == "end\n"
 
 
-def test_cancelling_a_call_ends_the_process_of_its_tool(trusted: Path) -> None:
+@pytest.mark.parametrize("id", [0, 7, "", "a"])
+def test_cancelling_a_call_ends_the_process_of_its_tool(trusted: Path, id: int | str) -> None:
     with Peer(trusted) as peer:
         command = "echo $$ > waiting.tmp && mv waiting.tmp waiting.pid && sleep 600"
-        call = peer.begin("tools/call", {"name": "core__shell", "arguments": {"command": command}})
+        call = {"name": "core__shell", "arguments": {"command": command}}
+        peer.send({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call})
         pid = int(wait_for(trusted / "waiting.pid"))
-        params = {"requestId": call, "reason": "no longer needed"}
+        params = {"requestId": id, "reason": "no longer needed"}
         peer.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
         wait_until(lambda: not is_alive(pid))
         assert peer.ask("ping") == {}
-        assert call not in peer._answers
+        assert id not in peer._answers
 
 
 def test_secrets_are_masked_in_answers_and_resources(trusted: Path) -> None:
@@ -195,6 +254,77 @@ def test_secrets_are_masked_in_answers_and_resources(trusted: Path) -> None:
             read = peer.ask("resources/read", {"uri": f"plait://runs/{run}{what}"})
             assert "s3cret" not in str(read)
         assert "s3cret" not in str(result)
+
+
+def test_secret_inputs_are_given_again_where_a_run_is_resumed(trusted: Path) -> None:
+    (trusted / "sealed.yaml").write_text(SEALED)
+    with Peer(trusted, "--answer-within", "0.01") as peer:
+        run = peer.call("flow__sealed", code="op3n-sesame")["structuredContent"]["run"]
+        wait_for(trusted / "began")
+        peer.kill()
+    (trusted / "go").touch()
+    with Peer(trusted) as peer:
+        assert text(peer.call("plait_run_wait", run=run)) == (
+            f"run {run} was given secrets, which are not kept with it: code\n"
+            "fix: call plait_run_resume with them in 'inputs'"
+        )
+        given = {"code": "op3n-sesame"}
+        done = peer.call("plait_run_resume", run=run, inputs=given, seconds=60)
+        assert done["structuredContent"]["status"] == "done"
+        assert "op3n" not in str(done)
+
+
+def test_an_ensemble_is_a_tool_with_the_schema_of_its_inputs(trusted: Path) -> None:
+    (trusted / "tides.yaml").write_text(ENSEMBLE)
+    (trusted / "replay.yaml").write_text(SAID)
+    (trusted / ".ai/config/providers").mkdir(parents=True)
+    (trusted / ".ai/config/providers/default.yaml").write_text("extends: replay\nmatch: order\n")
+    with Peer(trusted) as peer:
+        tools = {one["name"]: one for one in peer.ask("tools/list")["tools"]}
+        assert tools["flow__tides"]["inputSchema"] == {
+            "type": "object",
+            "properties": {
+                "topic": {"type": "string"},
+                "most": {"type": "integer", "default": 2},
+            },
+            "required": ["topic"],
+            "additionalProperties": False,
+        }
+        assert "'topic'" in text(peer.call("flow__tides", most=3))
+        result = peer.call("flow__tides", topic="tides")
+        assert text(result) == "They come twice a day."
+        state = result["structuredContent"]
+        assert {name: state[name] for name in ("flow", "status", "output", "failure")} == {
+            "flow": "tides",
+            "status": "done",
+            "output": "They come twice a day.",
+            "failure": None,
+        }
+        asked = peer.ask("resources/read", {"uri": f"plait://runs/{state['run']}/log"})
+        assert "They come twice a day." in asked["contents"][0]["text"]
+
+
+ENSEMBLE = """\
+name: tides
+inputs: {topic: string, most: {type: integer, default: 2}}
+agents:
+  writer: {role: a writer, goal: be brief}
+tasks:
+  write:
+    description: Write about {topic} in at most {most} sentences
+    expected_output: a sentence
+    agent: writer
+"""
+SAID = """\
+- answer: {text: They come twice a day., usage: {input: 10, output: 5}, model: demo-1}
+"""
+SEALED = """\
+inputs: {code: string}
+secrets: [code]
+start: a
+nodes:
+  a: {shell: "touch began; while [ ! -e go ]; do sleep 0.05; done"}
+"""
 
 
 def test_a_flow_with_problems_is_offered_with_its_problem_and_does_not_run(trusted: Path) -> None:
@@ -272,6 +402,21 @@ def test_a_cancelled_run_stops_and_only_resume_continues_it(trusted: Path) -> No
         assert text(resumed) == "x\n"
 
 
+def test_a_run_that_is_being_stopped_is_resumed_after_its_end(trusted: Path) -> None:
+    catalog = Catalog(str(trusted), None)
+    runs = RunJobs(catalog, print)
+    flow = catalog.get("flow__ledger")
+    assert flow is not None
+    stopped = runs.start(flow, {})
+    wait_until(lambda: "c" in wait_for(trusted / "ledger.txt"))
+    stopped.stop.ask(CANCELLED)
+    resumed = runs.resume(stopped.run)
+    assert resumed is not stopped
+    assert runs.resume(stopped.run) is resumed
+    (trusted / "go").touch()
+    assert runs.wait(stopped.run, LIMIT, StopSignal()).status == "done"
+
+
 def test_a_run_of_another_process_is_cancelled(trusted: Path) -> None:
     words = [sys.executable, "-m", "plait", "run", "ledger.yaml", "--quiet"]
     other = subprocess.Popen(words, cwd=trusted, stderr=subprocess.DEVNULL)
@@ -331,6 +476,26 @@ def test_a_run_whose_flow_is_not_offered_is_unknown(trusted: Path) -> None:
         assert peer.call("plait_run_status", run="last")["structuredContent"]["status"] == "done"
 
 
+def test_a_server_that_has_all_hands_full_still_says_how_runs_stand_and_stops_them(
+    trusted: Path,
+) -> None:
+    with Peer(trusted) as peer:
+        run = peer.call("plait_run_start", flow="flow__ledger")["structuredContent"]["run"]
+        wait = {"name": "plait_run_wait", "arguments": {"run": run, "seconds": 60}}
+        waiting = [peer.begin("tools/call", wait) for _ in range(64)]
+        full = {"code": -32000, "message": "64 requests are being performed: wait for one"}
+        assert peer.call("team__report", week=1) == full
+        assert peer.call("plait_run_start", flow="flow__ledger") == full
+        assert peer.ask("ping") == {}
+        assert peer.call("plait_run_status", run=run)["structuredContent"]["status"] == "running"
+        assert peer.ask("tasks/get", {"taskId": run})["status"] == "working"
+        stopped = peer.call("plait_run_cancel", run=run)["structuredContent"]
+        assert (stopped["run"], stopped["status"]) == (run, "interrupted")
+        for one in waiting:
+            assert peer.answer(one)["result"]["structuredContent"]["status"] == "interrupted"
+        assert peer.call("team__report", week=1)["isError"] is False
+
+
 # ── prompts and resources ────────────────────────────────────────────────
 
 
@@ -353,8 +518,13 @@ def test_a_directive_is_a_prompt(trusted: Path) -> None:
         }
 
 
+ITEMS = {"a": "ac8d8342bbb2", "b": "c100f95c1913", "c": "879923da020d", "d": "3fa5834dc920"}
+"""Of the flow `ledger`: digests of the items."""
+
+
 def test_runs_logs_and_outputs_are_resources(trusted: Path) -> None:
     (trusted / "go").touch()
+    (trusted / "nothing.yaml").write_text("map: {input: [1], steps: [{shell: echo a}]}\n")
     with Peer(trusted) as peer:
         run = peer.call("flow__ledger")["structuredContent"]["run"]
         (listed,) = peer.ask("resources/list")["resources"]
@@ -366,11 +536,26 @@ def test_runs_logs_and_outputs_are_resources(trusted: Path) -> None:
             assert one["uri"] == uri
             return one["mimeType"], one["text"]
 
+        def read_log(what: str) -> list[str]:
+            """The lines, without how long each step took."""
+            kind, log = read(what)
+            assert (kind, log[-1]) == ("text/plain", "\n")
+            return [re.sub(r" {3}[0-9.]+ s$", "", line) for line in log.splitlines()]
+
         assert read("/output") == ("text/plain", "end\n")
+        nothing = peer.call("flow__nothing")["structuredContent"]["run"]
+        (one,) = peer.ask("resources/read", {"uri": f"plait://runs/{nothing}/output"})["contents"]
+        assert (one["mimeType"], one["text"]) == ("application/json", "null")
         assert read("")[0] == "application/json"
         assert f'"id":"{run}"' in read("")[1]
-        assert "echo end" in read("/log")[1] or "end" in read("/log")[1]
-        assert "ledger.txt" in read("/log/a")[1]
+        log = read_log("/log")
+        assert log == [
+            *(f"── map/item:{id}/0   {item} › echo {item} >> ledger.txt…   done" for item, id in ITEMS.items()),
+            "── reduce/0   reduce › echo end   done",
+            "end",
+        ]  # fmt: skip
+        assert read_log("/log/a") == log[:1]
+        assert read_log("/log/reduce/0") == log[-2:]
         templates = [one["uriTemplate"] for one in peer.ask("resources/templates/list")["resourceTemplates"]]  # fmt: skip
         assert templates == [
             "plait://runs/{run}",

@@ -159,6 +159,14 @@ def test_a_long_flow_becomes_a_task_if_the_client_takes_tasks(trusted: Path) -> 
         assert peer.ask("tasks/list")["code"] == -32601
 
 
+def test_a_task_says_only_the_beginning_of_a_long_output(trusted: Path) -> None:
+    (trusted / "long.yaml").write_text("steps: [{shell: 'printf %5000s x'}]\n")
+    with Peer(trusted) as peer:
+        task = peer.ask("tools/call", {"name": "flow__long", "task": {}})["task"]["taskId"]
+        done = poll(peer, task)
+        assert (done["status"], len(done["statusMessage"])) == ("completed", 200)
+
+
 def test_a_flow_that_fails_is_a_completed_task_with_an_error(trusted: Path) -> None:
     (trusted / "bad.yaml").write_text("steps: [{shell: 'while [ ! -e go ]; do sleep 0.05; done; exit 3'}]\n")  # fmt: skip
     with Peer(trusted, "--answer-within", "0.01", revision=STATELESS, capabilities=EXTENSION) as peer:  # fmt: skip

@@ -83,6 +83,10 @@ def run(options: argparse.Namespace) -> int:
     if action != "config" and options.client is not None:
         what = f"plait mcp {action} takes no CLIENT"
         raise InputError(what, fix="plait mcp config CLIENT", code="arguments")
+    if action != "serve" and options.http is not None:
+        what = f"plait mcp {action} takes no --http"
+        fix = "plait mcp --http ADDRESS prints what its clients need"
+        raise InputError(what, fix=fix, code="arguments")
     if action == "config":
         client = require_choice("client", options.client or "claude", tuple(CLIENTS))
         _show_config(client, catalog.project, options)
@@ -115,7 +119,8 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     if sys.stdin is not None and sys.stdin.isatty():
         print("plait mcp waits for a client on standard input; Ctrl-C ends it", file=sys.stderr)
     incoming, outgoing = take_streams()
-    server = Server(catalog, Outbox(outgoing), answer_within=within, report_bug=report)
+    outbox = Outbox(outgoing)
+    server = Server(catalog, outbox, answer_within=within, report_bug=report)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         for one in (signal.SIGTERM, signal.SIGINT):
@@ -125,7 +130,7 @@ def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, leave)
     try:
-        Readers(read_lines(incoming), server.take).serve()
+        Readers(read_lines(incoming, outbox.wait_for_room), server.take).serve()
     except _Leave:
         pass
     finally:
@@ -146,7 +151,14 @@ def _serve_http(catalog: Catalog, options: argparse.Namespace, within: float) ->
     from plait.mcp.stdio import MAX_MESSAGE
 
     app = McpApp(catalog, answer_within=within, report_bug=report)
-    server = HttpServer(app, listen, limits=Limits(body=MAX_MESSAGE), report_bug=report)
+    secret = "its password" if listen.password else "the token that it printed"
+    server = HttpServer(
+        app,
+        listen,
+        limits=Limits(body=MAX_MESSAGE),
+        way_in=f"this server needs the header Authorization: Bearer, with {secret}",
+        report_bug=report,
+    )
 
     def announce() -> None:
         print(f"plait mcp listens at {server.url}{PATH}; Ctrl-C ends it")
@@ -173,10 +185,11 @@ def _show_config(client: str, project: str, options: argparse.Namespace) -> None
         args += ["--answer-within", options.answer_within]
     file, key = CLIENTS[client]
     if client == "codex":
-        # A string of JSON is a string of TOML, too.
+        # A string of JSON is a string of TOML, too, but for DEL.
         print(f"[{key}.plait]")
-        print(f"command = {json.dumps(command[0], ensure_ascii=False)}")
-        print(f"args = {json.dumps(args, ensure_ascii=False)}")
+        for name, value in (("command", command[0]), ("args", args)):
+            written = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            print(f"{name} = {written}")
     else:
         kind = {"type": "stdio"} if client == "vscode" else {}
         entry = {**kind, "command": command[0], "args": args}

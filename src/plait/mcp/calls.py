@@ -207,6 +207,9 @@ class Calls:
                 raise
             return self._runs.resume(state.run, words)
         except InputError as error:
+            if error.code == "secret-input":
+                fix = "call plait_run_resume with them in 'inputs'"
+                raise InputError(error.what, fix=fix, code=error.code) from None
             if answers is None or words.accept_changes or not is_change(error):
                 raise
             question = change_question(state, error)

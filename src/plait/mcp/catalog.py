@@ -7,6 +7,7 @@ has no signature; it is offered if the user trusts the whole project.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.agents.messages import ToolOffer
@@ -14,7 +15,7 @@ from plait.agents.permissions import DIRECTIVE, matches_any
 from plait.agents.tool_access import ANYTHING, make_offer, wire_name
 from plait.app.tool_catalog import MCP, trusted_offers
 from plait.app.toolbox import toolbox
-from plait.core.errors import PlaitError
+from plait.core.errors import PlaitError, TrustError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
@@ -31,6 +32,7 @@ RESERVED: Final = frozenset(
     f"plait_run_{name}" for name in ("start", "status", "wait", "cancel", "resume")
 )
 """Names of the tools about runs."""
+_SETTINGS: Final = os.path.join(".ai", "plait.yaml")
 _PROCESS: Final = "core/primitives/subprocess"
 _OUTSIDE: Final = frozenset({"core/primitives/http_client", MCP})
 """Primitives that reach other machines."""
@@ -69,30 +71,62 @@ class Catalog:
         self.project = project
         self._patterns = patterns
         self._known: dict[str, Exposed] = {}
+        self._settings: object = None
+        """How the file with the patterns looked when `_known` was found."""
 
     def entries(self) -> list[Exposed]:
         """Everything that is offered, by id."""
         found: dict[str, Exposed] = {}
+        settings = self._look_at_settings()
         for one in self._find():
             name = one.name
             if name in found or name in RESERVED:
                 name = wire_name(f"{one.id}.{one.kind}")  # the dot makes it end with a digest
             found[name] = replace(one, name=name)
-        self._known = found
+        self._known, self._settings = found, settings
         return list(found.values())
 
     def get(self, name: str) -> Exposed | None:
         """By the name that was listed; a name that is not known yet is looked for again."""
-        known = self._known.get(name)
+        known = self._known_now().get(name)
         if known is None:
             self.entries()
             known = self._known.get(name)
         return known
 
+    def _known_now(self) -> Mapping[str, Exposed]:
+        """What was offered last, unless the patterns of the project have changed since."""
+        if self._settings != self._look_at_settings():
+            self.entries()
+        return self._known
+
+    def require_trust(self, file: str) -> None:
+        """TrustError: it is a flow file of the project, which is no longer trusted.
+
+        Tools and directives are judged when they are called.
+        """
+        flows = (one for one in self._known.values() if one.id.startswith(FLOW_FILE))
+        found = _find_flow(flows, os.path.realpath(file))
+        if found is not None and not toolbox(self.project).trust.project_trusted:
+            named = found.id.removeprefix(FLOW_FILE)
+            what = f"the flow {named} may not run: you no longer trust this project"
+            fix = f"look at what it brings, then type: plait trust {shlex.quote(self.project)}"
+            raise TrustError(what, self.project, fix, code="not-trusted")
+
     def has_run(self, file: str) -> bool:
         """Is a run of this file one of a flow that is offered?"""
         place = os.path.realpath(file)
-        return _has_flow(self._known.values(), place) or _has_flow(self.entries(), place)
+        known = self._known_now().values()
+        return (_find_flow(known, place) or _find_flow(self.entries(), place)) is not None
+
+    def _look_at_settings(self) -> object:
+        if self._patterns is not None:
+            return None
+        try:
+            found = os.stat(os.path.join(self.project, _SETTINGS))
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def patterns(self) -> Sequence[str]:
         """Those of the command, else those of the project, else all."""
@@ -149,8 +183,10 @@ def _names_flow(patterns: Sequence[str], id: str) -> bool:
     return matches_any([one for one in patterns if one.startswith(FLOW_FILE)], id)
 
 
-def _has_flow(entries: Iterable[Exposed], place: str) -> bool:
-    return any(one.is_flow and os.path.realpath(one.path) == place for one in entries)
+def _find_flow(entries: Iterable[Exposed], place: str) -> Exposed | None:
+    return next(
+        (one for one in entries if one.is_flow and os.path.realpath(one.path) == place), None
+    )
 
 
 def _object_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
@@ -166,14 +202,13 @@ def read_patterns(project: str) -> list[str] | None:
     from plait.core.safe_files import read_below
     from plait.tools.trust.decisions import require_valid_settings
 
-    place = os.path.join(".ai", "plait.yaml")
     try:
-        contents = read_below(project, place)
+        contents = read_below(project, _SETTINGS)
     except PlaitError:
         return None
     if contents is None or b"mcp_expose" not in contents[0]:
         return None  # loading YAML takes long
-    node = parse(contents[0].decode("utf-8", "replace"), os.path.join(project, place))
+    node = parse(contents[0].decode("utf-8", "replace"), os.path.join(project, _SETTINGS))
     if not isinstance(node, MappingNode):
         return None
     require_valid_settings(node)

@@ -42,7 +42,7 @@ from plait.mcp.protocol import (
     parse_message,
 )
 from plait.mcp.run_jobs import RunJobs
-from plait.mcp.server import LEAVE_SECONDS, MOST_CALLS, Server
+from plait.mcp.server import LEAVE_SECONDS, MOST_CALLS, Server, most_calls
 from plait.mcp.stdio import MOST_WAITING
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class McpApp:
             schema = await asyncio.to_thread(self._find_schema, message["params"].get("name"))
             _require_parameter_headers(request, message, schema)
         id = message_id(message)
-        if len(self._single) >= MOST_CALLS:
+        if len(self._single) >= most_calls(message["method"], message.get("params")):
             what = f"{MOST_CALLS} requests are being performed: wait for one"
             raise _Refused(503, TOO_MANY, what, id)
         stream = _Stream(1)

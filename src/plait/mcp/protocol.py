@@ -12,7 +12,7 @@ from json import JSONDecoder
 from plait import __version__
 from plait.core.hints import Any, Final, NoReturn, TypeAlias
 from plait.core.records import dataclass
-from plait.core.values import Json
+from plait.core.values import MOST_LEVELS, Json, is_deeper
 
 STATELESS: Final = "2026-07-28"
 HANDSHAKES: Final = ("2025-11-25", "2025-06-18")
@@ -115,6 +115,9 @@ def parse_message(line: bytes) -> Message:
         message = _DECODE(line.decode("utf-8"))
     except (ValueError, RecursionError):
         raise ProtocolError(PARSE_ERROR, "this line is not JSON in UTF-8") from None
+    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and is_deeper(message, MOST_LEVELS):
+        what = f"a message may have at most {MOST_LEVELS} lists and maps inside one another"
+        raise ProtocolError(INVALID_REQUEST, what)
     if isinstance(message, list):
         raise ProtocolError(INVALID_REQUEST, "a batch is not allowed: send one message a line")
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":

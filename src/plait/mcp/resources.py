@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
-from plait.core.values import Json, text
+from plait.core.values import Json, json_text
 from plait.mcp.catalog import Catalog
 from plait.mcp.protocol import INVALID_PARAMS, RESOURCE_NOT_FOUND, ProtocolError, Request
 from plait.mcp.run_jobs import RunJobs
@@ -78,7 +78,7 @@ def _read(runs: RunJobs, uri: str) -> tuple[str, str]:
             return _JSON, _report(runs, run)
         case [run, "output"] if run:
             output = runs.state(run).output
-            return (_TEXT if isinstance(output, str) else _JSON), text(output)
+            return (_TEXT, output) if isinstance(output, str) else (_JSON, json_text(output))
         case [run, "log"] if run:
             return _TEXT, _log(runs, run, None)
         case [run, "log", step] if run and step:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from plait.core.errors import shorten
 from plait.core.hints import Final
 from plait.core.values import Json, text
 from plait.mcp.protocol import Request
 from plait.mcp.run_jobs import RunState, progress_text
 
+MOST_MESSAGE: Final = 200
+"""Characters of what a task says of its run; the output has no bound."""
 POLL_MS: Final = 1000
 """How often a client should ask for a task."""
 
@@ -72,7 +75,7 @@ def _status_message(state: RunState, status: str) -> str:
             return f"run {state.run} of {state.flow} waits for an answer"
         case "cancelled":
             return f"run {state.run} was stopped; plait_run_resume continues it"
-    return next(state.lines())
+    return shorten(next(state.lines()), MOST_MESSAGE)
 
 
 def _moment(at: float) -> str:

@@ -229,6 +229,7 @@ class RunJobs:
         from plait.app import runs as flows
 
         project = self._catalog.project
+        self._catalog.require_trust(flow.path)
         if flow.kind in ("graph", "ensemble") and not flow.id.startswith("flow:"):
             work: StartRun = partial(flows.call_flow, flow.id, inputs, project=project)
         else:
@@ -244,7 +245,13 @@ class RunJobs:
         words = words or ResumeWords()
         with self._resuming:  # two clients that wait for one run resume it once
             if (job := self.job(run)) is not None:
-                return job
+                if job.stop.is_set():  # its journal may say already that it has stopped
+                    job.wait(_CANCEL_SECONDS, StopSignal())
+                if not job.is_over:
+                    return job
+            if not stop:
+                with self.opened(run) as (_, opened):
+                    self._catalog.require_trust(str(opened.facts.get("file", "")))
             work = partial(
                 flows.resume_flow,
                 run,

@@ -61,6 +61,10 @@ ANSWER_WITHIN: Final = 25.0
 """Seconds: less than the minute that many clients wait for a tool."""
 MOST_CALLS: Final = 64
 """Requests that are performed at the same time."""
+SPARE_CALLS: Final = 16
+"""More of them, only for requests that say how things stand, or stop a run."""
+_SPARE_METHODS: Final = ("ping", "tasks/get", "tasks/cancel")
+_SPARE_TOOLS: Final = ("plait_run_status", "plait_run_cancel")
 LEAVE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
 """Between two looks whether a request that waits for its user was cancelled."""
@@ -193,7 +197,7 @@ class Server:
             if request.id in self._stops:
                 what = "another request with this id is being performed"
                 raise ProtocolError(INVALID_REQUEST, what)
-            if len(self._stops) >= MOST_CALLS:
+            if len(self._stops) >= most_calls(request.method, request.params):
                 what = f"{MOST_CALLS} requests are being performed: wait for one"
                 raise ProtocolError(TOO_MANY, what)
             self._stops[request.id] = stop
@@ -202,14 +206,15 @@ class Server:
 
     def _perform(self, request: Request, method: Method, stop: StopSignal) -> None:
         try:
-            answer = self._answer(request, method, stop)
-            with self._lock:
-                self._stops.pop(request.id, None)  # the client may use the id again
+            try:
+                answer = self._answer(request, method, stop)
+            finally:
+                with self._lock:
+                    del self._stops[request.id]  # with the answer the id is free again
             if stop.why != CANCELLED:  # nobody waits for the answer of a cancelled request
                 self._outbox.send(answer, about=request.id)
         finally:
             with self._lock:
-                self._stops.pop(request.id, None)
                 self._performed -= 1
                 self._lock.notify_all()
 
@@ -223,7 +228,7 @@ class Server:
             return make_error(request.id, error)
         except PlaitError as error:
             return make_error(request.id, ProtocolError(INTERNAL_ERROR, str(error)))
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):  # a function may raise it, too
             return make_error(request.id, ProtocolError(INTERNAL_ERROR, "it was cancelled"))
         except Exception as bug:
             self._report_bug(bug)
@@ -234,8 +239,9 @@ class Server:
         params = message.get("params")
         if message["method"] != "notifications/cancelled" or not isinstance(params, dict):
             return  # `notifications/initialized`, and what nobody has to know here
+        id = message_id({"id": params.get("requestId")})
         with self._lock:
-            stop = self._stops.get(message_id({"id": params.get("requestId")}) or "")
+            stop = self._stops.get(id) if id is not None else None
         if stop is not None:
             stop.ask(CANCELLED)
 
@@ -380,12 +386,15 @@ class Server:
         until = monotonic() + MOST_WAIT
         while not asked.is_answered.wait(_LOOK_SECONDS):
             if stop.is_set() or monotonic() > until:
+                del self._asked[
+                    id
+                ]  # before the client hears of it: an answer is too late from here on
                 gone = {"requestId": id, "reason": "the request that asks has ended"}
                 message = make_notification("notifications/cancelled", gone)
                 self._outbox.send(message, about=request.id)
-                break
-        self._asked.pop(id, None)
-        return asked.response
+                return None
+        del self._asked[id]
+        return None if stop.is_set() else asked.response
 
     def _take_answer(self, message: Message) -> None:
         asked = self._asked.get(str(message.get("id")))
@@ -400,6 +409,16 @@ class _Asked:
     def __init__(self) -> None:
         self.is_answered = Event()
         self.response: Json = None
+
+
+def most_calls(method: Json, params: object) -> int:
+    """How many requests may be performed already when this one comes.
+
+    A client can always ask how a run stands, and stop it, however many requests wait for runs.
+    """
+    tool = params.get("name") if method == "tools/call" and isinstance(params, Mapping) else None
+    is_spare = method in _SPARE_METHODS or tool in _SPARE_TOOLS
+    return MOST_CALLS + SPARE_CALLS if is_spare else MOST_CALLS
 
 
 def _require_first_page(request: Request) -> None:

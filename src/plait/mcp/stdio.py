@@ -6,7 +6,7 @@ the messages of the client.
 Handing a message to another thread takes as long as a quick tool.  So the thread that has read a
 request performs it, while another one reads on, and writes the answer itself.  Writing never blocks
 a run: what would have to wait for the client is left to a thread, and what the client may miss is
-dropped while it reads too slowly.
+dropped while it reads too slowly.  While too much waits for it, none of its requests is read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ MAX_MESSAGE: Final = 16 << 20
 """Bytes of one message of a client."""
 MOST_WAITING: Final = 200
 """Messages that wait for the client; then those that it may miss are dropped."""
+MOST_UNREAD: Final = 32 << 20
+"""Bytes that wait for the client; then its requests wait, too."""
 _PIECE: Final = 1 << 16
 _AT_ONCE: Final = 4096
 """Bytes that a pipe or socket takes without waiting if it takes any: PIPE_BUF of Linux."""
@@ -48,11 +50,16 @@ def take_streams() -> tuple[int, int]:
     return incoming, outgoing
 
 
-def read_lines(descriptor: int) -> Iterator[bytes | ProtocolError]:
-    """Yield each line that is not blank, until the client leaves; an error for one too long."""
+def read_lines(
+    descriptor: int, wait_for_room: Callable[[], object] = bool
+) -> Iterator[bytes | ProtocolError]:
+    """Yield each line that is not blank, until the client leaves; an error for one too long.
+
+    `wait_for_room` is called before each read.
+    """
     kept = bytearray()
     is_too_long = False
-    while piece := os.read(descriptor, _PIECE):
+    while piece := _read(descriptor, wait_for_room):
         *lines, rest = piece.split(b"\n")
         for line in lines:
             kept += line
@@ -69,6 +76,11 @@ def read_lines(descriptor: int) -> Iterator[bytes | ProtocolError]:
                 is_too_long = True
                 kept.clear()
                 yield _too_long()
+
+
+def _read(descriptor: int, wait_for_room: Callable[[], object]) -> bytes:
+    wait_for_room()
+    return os.read(descriptor, _PIECE)
 
 
 def _too_long() -> ProtocolError:
@@ -144,6 +156,8 @@ class Outbox:
         self._room.register(descriptor, select.POLLOUT)
         self._waiting: deque[bytes] = deque()
         """The first one may be being written."""
+        self._unread = 0
+        """Bytes of all that waits."""
         self._changed = Condition()
         self._is_closed = False
         self._thread: Thread | None = None
@@ -164,10 +178,16 @@ class Outbox:
             if may_miss and len(self._waiting) >= MOST_WAITING:
                 return
             self._waiting.append(data)
+            self._unread += len(data)
             if self._thread is None:
                 self._thread = Thread(target=self._serve, name="plait-mcp-outbox", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Wait until the client has read most of what it was sent."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._unread <= MOST_UNREAD or self._is_closed)
 
     def close(self, seconds: float) -> None:
         """Write what waits, as far as that is possible within the time."""
@@ -187,6 +207,8 @@ class Outbox:
             self._write(data)
             with self._changed:
                 self._waiting.popleft()  # only now may another thread write
+                self._unread -= len(data)
+                self._changed.notify_all()
 
     def _write(self, data: bytes) -> None:
         with suppress(OSError):  # the client is gone; the end of its input says so, too
