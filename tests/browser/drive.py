@@ -56,6 +56,10 @@ class Browser:
         status: int = self.do("open", url=url)
         return status
 
+    def prepare(self, script: str) -> None:
+        """A function as text, called in each page that is opened from now on, before its scripts."""
+        self.do("prepare", script=script)
+
     def evaluate(self, script: str, given: object = None) -> Any:
         """A function as text, called in the page."""
         return self.do("evaluate", script=script, given=given)
@@ -110,9 +114,10 @@ class Web:
 
 
 @contextmanager
-def plait_web(project: Path, environment: dict[str, str]) -> Iterator[Web]:
+def plait_web(project: Path, environment: dict[str, str], *words: str) -> Iterator[Web]:
+    """`words`: more options."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "plait", "web", "--no-browser", "--project", str(project)],
+        [sys.executable, "-m", "plait", "web", "--no-browser", "--project", str(project), *words],
         cwd=project,
         env=environment,
         stdin=subprocess.DEVNULL,

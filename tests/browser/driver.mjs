@@ -27,6 +27,8 @@ context.on("request", (request) => requests.push(request.url()));
 
 const COMMANDS = {
   open: async ({ url }) => (await page.goto(url, { waitUntil: "load" }))?.status(),
+  // A function that is called in each page before the page's own scripts.
+  prepare: ({ script }) => page.addInitScript(`(${script})()`),
   content: async ({ html }) => {
     await page.goto("about:blank");
     await page.setContent(html);
@@ -59,6 +61,7 @@ const COMMANDS = {
   press: ({ key }) => page.keyboard.press(key),
   cookies: () => context.cookies(),
   forget: () => context.clearCookies(),
+  remember: ({ cookies }) => context.addCookies(cookies),
   address: () => page.url(),
   back: async () => (await page.goBack())?.status(),
   axe: async () => {

@@ -63,6 +63,8 @@ def install() -> None:
             )
             wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
             quiet = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--loglevel=error"]
+            if os.environ.get("PLAIT_BROWSER") != "required":
+                quiet.append("--fetch-retries=0")  # it would wait a minute before it gives up
             (CACHE / "package.json").write_text('{"private": true}\n')
             _try(["npm", "install", *quiet, "--prefix", str(CACHE), *wanted], dict(os.environ))
 

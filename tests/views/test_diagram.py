@@ -31,6 +31,7 @@ from plait.views.diagram.model import (
 )
 from plait.views.diagram.svg import render_svg
 from plait.views.diagram.text import render_text
+from plait.views.parts import RunningStep
 from share import examples
 
 LOOP = """\
@@ -340,3 +341,42 @@ def test_a_map_has_failed_in_a_diagram_if_all_its_items_did(
     counts: dict[str, Json] = {"failed": failed, "total": total}
     journal.append(StepFinished("map", "map", "map", "", Succeeded(counts), 0.1))
     assert drawn(run_diagram(str(flow), journal))[1][0] == sign
+
+
+RUNNING = [
+    # flow
+    #   steps that have ended, steps that run
+    #   the nodes that run, with their visits; the edges that were taken
+    ("start: a\nnodes: {a: {shell: x, next: b}, b: {shell: y, on_error: a}}\n",
+     ["nodes/a", "nodes/b"], ["nodes", "nodes/a@2", "nodes/a@2/call"],
+     {"a": 2}, ["a → b", "b → a"]),
+    ("start: a\nnodes: {a: {shell: x}}\n", [], ["nodes", "nodes/a"], {"a": 1}, []),
+    ("tasks: [{id: a, description: d}, {id: b, description: d}]\n",
+     ["tasks/task:a"], ["tasks", "tasks/task:b", "tasks/task:b/turn:1"], {"b": 1}, ["a → b"]),
+    ("steps: [{shell: x}, {id: b, shell: y}]\n", ["steps/0"], ["steps", "steps/b"], {"b": 1}, ["0 → b"]),
+    ("setup: [{shell: x}]\nmap: {input: [1, 2], steps: [{shell: y}]}\n",
+     ["setup"], ["map", "map/item:0", "map/item:1"], {"map": 1}, ["setup → map"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "ended", "running", "now", "taken"), RUNNING)
+def test_what_runs_now_is_marked_and_the_way_to_it(
+    text: str,
+    ended: list[str],
+    running: list[str],
+    now: dict[str, int],
+    taken: list[str],
+    tmp_path: Path,
+) -> None:
+    flow = tmp_path / "flow.yaml"
+    flow.write_text(text)
+    journal = MemoryJournal()
+    for path in ended:
+        failure = Failed(Failure("no")) if path == "nodes/b" else Succeeded({})
+        journal.append(StepFinished(path, "step", "", "", failure, 0.1))
+    steps = [RunningStep(path, "step", "", 0.0) for path in running]
+    diagram = run_diagram(str(flow), journal, steps)
+    assert {node.name: node.visits for node in diagram.nodes if node.running} == now
+    assert [f"{edge.start} → {edge.to}" for edge in diagram.edges if edge.taken] == taken
+    svg = render_svg(diagram)
+    assert (svg.count(' now"'), svg.count("; runs now<")) == (len(now), len(now))

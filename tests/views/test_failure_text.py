@@ -140,7 +140,7 @@ def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> 
     os.kill(retry.pid, signal.SIGINT)
     assert retry.wait(DEADLINE) == 130
     shown = said(place, "show", run)
-    assert after(shown, "● map") == ["1/2"]
+    assert after(shown, "■ map") == ["1/2"]
     assert after(shown, "○ reduce") == ["not started"]
     assert [line for line in shown if "echo report" in line] == []
 

@@ -28,6 +28,7 @@ HOSTILE = [
     'a"]; click n0 "javascript:alert(1)"', "end", "graph", "%%{init: {}}%%", "`x`", "```", "<script>", "1. x",
     "2) y", "- y", "* z", "#quot;", "#35;", "", "\n---\n", "x\u202ey", "${a} && $$b$$", "&amp; &lt;", "];n0-->n1",
     '|"|', "日本 é", "_a_ **c**", '"', "\\", "subgraph x", "\x1b[31m", "a;b", "@{shape: x}", "x" * 500, "a\tb", "{}",
+    "echo $$; kill $$", "$$\\frac$$", "a$$$b", "fa:fa-car", "style x:y;", "classDef >x:<y>;",
 ]  # fmt: skip
 
 PARSER = """\
@@ -69,7 +70,10 @@ def parse(texts: list[str]) -> list[dict[str, Any]]:
 
 def label(text: str) -> str:
     line = one_line(" ".join(text.split()), None)
-    return (line if len(line) <= 80 else f"{line[:79]}…") or "\xa0"
+    line = line if len(line) <= 80 else f"{line[:79]}…"
+    for read in ("$$", "$$", ":fa-"):  # mathematics and icons, which no character code prevents
+        line = line.replace(read, f"{read[0]}\u200b{read[1:]}")
+    return line or "\xa0"
 
 
 def test_the_parser_reads_hostile_names_as_text() -> None:

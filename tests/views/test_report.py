@@ -255,6 +255,20 @@ def test_a_step_that_is_searched_for_has_the_logs_that_it_has_anyway(
         assert found
 
 
+def test_many_steps_that_are_deep_inside_others_are_found_at_once(project: Path) -> None:
+    """SQLite refuses a query of a thousand conditions; the journal is not damaged."""
+    run_flow(str(project / "flow.yaml"), Options())
+    runs, run = find_run(None, str(project))
+    with runs.open(run, write=False) as opened:
+        reader = opened.journal.reader
+        deep = [f"map/item:3/{number}" + "/0" * 20 for number in range(50)]
+        inside = {one.number for one in reader.events_at(["map/item:3/0"])}
+        whole = {one.number for one in reader.events_at(["map/item:3"])}
+        assert {one.number for one in reader.events_at(deep)} <= inside <= whole
+        assert [type(one.event) for one in reader.events_at([])] == [RunStarted]
+        assert [type(one.event) for one in reader.events_at(["0/" * 2000])] == [RunStarted]
+
+
 def test_a_map_that_has_found_no_items_yet_has_no_total(project: Path) -> None:
     (project / "flow.yaml").write_text(
         FLOW.replace("{items: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}", "{command: exit 3}")

@@ -1025,9 +1025,9 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
             now=99.0,
         )
     ]
-    assert said[0] == "● fix-worst  run 7f3a  interrupted"
+    assert said[0] == "■ fix-worst  run 7f3a  interrupted"
     assert said[-1] == "  resume       plait resume 7f3a"
-    assert "  ● map   2/3  1 failed" in said  # no rate, and nothing runs
+    assert "  ■ map   2/3  1 failed" in said  # no rate, and nothing runs
     assert "  ○ reduce   not started" in said
 
 

@@ -23,11 +23,11 @@ class Page:
 
 
 class Browser:
-    """Asks the app for pages of one project."""
+    """Asks the app for pages of one project, or of several."""
 
-    def __init__(self, project: Path) -> None:
+    def __init__(self, project: Path, *others: Path) -> None:
         self.key = project_key(str(project.resolve()))
-        self.projects = Projects([str(project.resolve())])
+        self.projects = Projects([str(one.resolve()) for one in (project, *others)])
         self._app = make_app(self.projects)
 
     def get(self, address: str) -> Page:

@@ -7,6 +7,8 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,6 +239,151 @@ def test_a_flow_is_started_with_a_form(tmp_path: Path) -> None:
     assert browser.get(right.headers["location"]).status == 200
 
 
+SECRET = "op3n-sesame-secret"
+SEALED = {
+    "graph.yaml": """
+secrets: [code, mode, left]
+inputs:
+  code: string
+  n: integer
+  mode: {choices: [Fast1234, Slow1234], default: Slow1234}
+  left: {type: string, default: a-default-1}
+start: first
+nodes:
+  first: {shell: "echo ${inputs.code} ${inputs.left}", next: last}
+  last: {shell: test -e go}
+""",
+    "schema.yaml": """
+secrets: [code]
+config_schema:
+  type: object
+  properties: {code: {type: string, maxLength: 5}, n: {type: integer}}
+start: first
+nodes: {first: {shell: "echo ${inputs.code}"}}
+""",
+    "ensemble.yaml": """
+secrets: [code]
+inputs: {code: string, n: integer}
+tasks:
+  only: {description: "use ${code} ${n}", tool: core/shell, params: {command: "true"}}
+""",
+    "workflow.yaml": """
+secrets: {code: PLAIT_TEST_CODE}
+parameters: {code: string, n: integer}
+steps: [{shell: "echo ${n}"}]
+""",
+}
+
+
+@pytest.mark.parametrize("flow", SEALED)
+def test_a_form_does_not_show_a_secret_again(tmp_path: Path, flow: str) -> None:
+    """Not when the flow did not start, in no field, message or command."""
+    (tmp_path / flow).write_text(SEALED[flow])
+    browser = Browser(tmp_path)
+    form = browser.get(f"/start?project={browser.key}&flow={flow}").text
+    field = '<input type="password" id="input-code" name="input-code"'
+    assert field in form
+    assert "<code>-i @-</code> reads secrets from standard input" in form
+    given = {"input-code": SECRET, "input-n": "x"}
+    wrong = browser.post("/start", project=browser.key, flow=flow, **given)
+    assert wrong.status == 422
+    assert "It did not start" in wrong.text
+    assert field in wrong.text
+    assert 'value="x"' in wrong.text
+    for page in (form, wrong.text):
+        assert SECRET not in page
+        assert "a-default-1" not in page
+        assert "1234" not in page
+
+
+def test_a_wrong_secret_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(SEALED["graph.yaml"])
+    browser = Browser(tmp_path)
+    given = {"input-code": SECRET, "input-n": "1", "input-mode": "Fast1235"}
+    wrong = browser.post("/start", project=browser.key, flow="graph.yaml", **given)
+    assert (wrong.status, "parameter 'mode' must be one of" in wrong.text) == (422, True)
+    assert "Fast1235" not in wrong.text
+
+
+def test_a_run_with_secrets_is_resumed_with_them(tmp_path: Path) -> None:
+    """They are not recorded: the form asks for them, and no page has them."""
+    (tmp_path / "graph.yaml").write_text(SEALED["graph.yaml"])
+    browser = Browser(tmp_path)
+    given = {"input-code": SECRET, "input-n": "1"}
+    page = browser.post("/start", project=browser.key, flow="graph.yaml", **given)
+    address = page.headers["location"]
+    _wait_for(browser, address, "Resume")
+    shown = browser.get(address).text
+    assert '<input type="password" id="input-code" name="input-code" required' in shown
+    run = address.rpartition("/")[2]
+    project = browser.projects.folder(browser.key)
+    assert f">plait resume {run} --project {project} -i @-<" in shown
+    without = browser.post(f"{address}/act", action="resume")
+    assert (
+        without.status,
+        "was given secrets, which are not kept with it: code" in without.text,
+    ) == (409, True)
+    (tmp_path / "go").touch()
+    assert browser.post(f"{address}/act", action="resume", **{"input-code": SECRET}).status == 303
+    _wait_for(browser, address, "finished")
+    seen = browser.projects.shown(browser.key, run)
+    steps = [browser.run(run, step=f"{one}").text for one in ("nodes/first", "nodes/last", "nodes")]
+    views = [browser.run(run, **query).text for query in VIEWS]
+    exported = export_run(seen.watch, seen.facts, 0.0)
+    assert not [one for one in (shown, without.text, *steps, *views, exported) if SECRET in one]
+
+
+GREET = """
+__version__ = "1.0.0"
+__tool_type__ = "python"
+__executor_id__ = "core/runtimes/python/script"
+__tool_description__ = "greets"
+print("hi")
+"""
+TRUSTING = """
+steps:
+  - shell: test -e go
+  - tool: greet
+"""
+
+
+def test_a_run_that_is_refused_when_it_is_resumed_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, place = tmp_path / "home", tmp_path / "p"
+    home.mkdir()
+    (place / ".ai" / "tools").mkdir(parents=True)
+    for name in ("HOME", "USER_SPACE"):
+        monkeypatch.setenv(name, str(home))
+    (place / ".ai" / "tools" / "greet.py").write_text(GREET)
+    (place / "flow.yaml").write_text(TRUSTING)
+    browser = Browser(place)
+    words = {"project": browser.key, "flow": "flow.yaml"}
+    refused = browser.post("/start", **words)
+    assert (refused.status, 'name="trust"' in refused.text) == (422, True)
+    address = browser.post("/start", **words, trust="yes").headers["location"]
+    _wait_for(browser, address, "Resume")
+    (place / "go").touch()
+    plait("trust", "remove", str(place))
+    assert browser.post(f"{address}/act", action="resume").status == 303
+    _wait_for(browser, address, f"then type: plait trust {place}")
+    _wait_for(browser, address, "Resume")
+    plait("trust", str(place))
+    assert browser.post(f"{address}/act", action="resume").status == 303
+    _wait_for(browser, address, "finished")
+
+
+def plait(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "plait", *words], check=True, capture_output=True)
+
+
+def _wait_for(browser: Browser, address: str, words: str) -> None:
+    until = time.monotonic() + 60
+    while words not in browser.get(address).text:
+        assert time.monotonic() < until, browser.get(address).text
+        time.sleep(0.05)
+
+
 BAD = [
     # address                      status  words
     ("/nothing",                   404,    "there is no such page"),
@@ -270,20 +417,31 @@ def _gone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "words"),
-    [(_newer, "the journal has version 9"), (_gone, "there is no run")],
+    ("harm", "status", "words"),
+    [
+        (_newer, 500, "the journal has version 9, and this Plait reads version 1"),
+        (_gone, 404, "there is no run '{run}'"),
+    ],
 )
 def test_a_run_that_cannot_be_read_is_named(
-    tmp_path: Path, harm: Callable[[Path], None], words: str
+    tmp_path: Path, harm: Callable[[Path], None], status: int, words: str
 ) -> None:
     run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
     browser = Browser(tmp_path / "p")
     assert browser.run(run).status == 200
     browser.projects.close()
-    harm(tmp_path / "p" / ".ai" / "state" / "runs" / run)
+    folder = tmp_path / "p" / ".ai" / "state" / "runs" / run
+    harm(folder)
     page = browser.run(run)
-    assert page.status in (404, 500)
-    assert words in page.text
+    assert page.status == status
+    what = words.format(run=run)
+    assert f"That did not work{what}" in Outline(page.text).words
+    if harm is _newer:
+        assert f"<code>{folder / 'journal.db'}</code>" in page.text
+        assert "use the Plait that made it, or remove the folder of the run" in page.text
+        assert browser.get("/").status == 200
+        act = browser.post(f"/run/{browser.key}/{run}/act", action="resume")
+        assert (act.status, what in act.text) == (500, True)
     with pytest.raises(PlaitError):
         browser.projects.shown(browser.key, run)
 
@@ -304,3 +462,20 @@ def test_every_hostile_text_may_be_an_item(tmp_path: Path) -> None:
         tmp_path / "p", "map:\n  input: items.json\n  steps:\n    - shell: echo ${item}\n"
     ).run
     _require_harmless(Browser(tmp_path / "p").run(run, view="items").text, scripts=1)
+
+
+def test_a_list_without_a_match_does_not_say_that_there_are_no_runs(tmp_path: Path) -> None:
+    run_text(tmp_path / "p", "steps:\n  - shell: echo x\n")
+    browser = Browser(tmp_path / "p")
+    for query in ("?q=nothing", "?state=running"):
+        page = browser.get(f"/{query}").text
+        assert "no run matches" in page
+        assert "no runs here yet" not in page
+
+
+def test_a_path_that_is_too_long_is_of_no_step(tmp_path: Path) -> None:
+    """SQLite refuses a query of a thousand conditions; the journal is not damaged."""
+    run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
+    page = Browser(tmp_path / "p").run(run, step="a/" * 2000)
+    assert page.status == 200
+    assert "this run has no such step, or it has not started" in page.text

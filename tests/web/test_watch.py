@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from plait.adapters.store.reader import Reader
+from plait.app.runs import resume_flow, retry_flow
 from plait.app.stop_run import stop_run
 from plait.core.errors import InputError
 from plait.views.report import read_report
+from plait.views.run_watch import RunWatch
 from plait.views.step_detail import read_step
+from plait.web.export import export_run
 from web.browse import Browser, run_text
 
 FLOW = """
@@ -54,9 +62,216 @@ def test_a_retried_step_has_its_attempts_and_their_output(tmp_path: Path) -> Non
     assert "Attempts" in page
 
 
+RETRIED = """
+map:
+  input: [one, two]
+  steps:
+    - shell: test ${item} != two || { test -e seen || { touch seen; exit 3; } }
+"""
+
+
+def test_the_timeline_has_all_attempts_of_an_item_that_a_person_retried(tmp_path: Path) -> None:
+    run = run_text(tmp_path / "p", RETRIED).run
+    retry_flow(run, project=str(tmp_path / "p"))
+    browser = Browser(tmp_path / "p")
+    watch = browser.projects.shown(browser.key, run).watch
+    lanes = {lane.title: lane for lane in watch.lanes(now=0.0)}
+    assert [(one.state, one.label) for one in lanes["two"].spans] == [
+        ("failed", "attempt 1"),
+        ("done", "attempt 2"),
+    ]
+    first, second = lanes["two"].spans
+    assert first.end <= watch.clock(0.0).starts[1] <= second.start
+    assert [(row.title, row.attempts) for row in watch.items("map").window(0, 9).rows] == [
+        ("one", 1),
+        ("two", 2),
+    ]
+    assert " ×2" in browser.run(run, view="items").text
+    page = browser.run(run, step=lanes["two"].path).text
+    assert [number for number in ("<td>1</td>", "<td>2</td>") if number in page] == [
+        "<td>1</td>",
+        "<td>2</td>",
+    ]
+
+
 def test_what_no_process_works_on_cannot_be_stopped(tmp_path: Path) -> None:
     run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
     with pytest.raises(InputError) as caught:
         stop_run(run, str(tmp_path / "p"))
     assert caught.value.what == f"no process works on run {run}"
     assert caught.value.fix == f"plait show {run}"
+
+
+KILLED = """
+steps:
+  - id: quick
+    shell: echo quick
+  - id: long
+    shell: echo begun; test -e go || sleep 60
+"""
+
+
+def shown_watch(project: Path, run: str) -> RunWatch:
+    browser = Browser(project)
+    return browser.projects.shown(browser.key, run).watch
+
+
+def kill_run(project: Path, flow: str, printed: str) -> str:
+    """A run whose process was killed when a step had printed this."""
+    project.mkdir()
+    (project / "flow.yaml").write_text(flow)
+    words = [sys.executable, "-m", "plait", "run", "flow.yaml", "--json"]
+    with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        run = str(json.loads(process.stdout.readline())["run"])
+        watch = shown_watch(project, run)
+        until = time.monotonic() + 60
+        while not any(printed in step.streams.get("stdout", "") for step in watch.live.values()):
+            assert time.monotonic() < until
+            watch.update()
+        process.kill()
+    return run
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> str:
+    """A run whose process was killed in the middle of a step."""
+    return kill_run(tmp_path / "p", KILLED, "begun")
+
+
+def test_nothing_runs_after_the_process_of_a_run_was_killed(tmp_path: Path, killed: str) -> None:
+    browser = Browser(tmp_path / "p")
+    watch = browser.projects.shown(browser.key, killed).watch
+    assert watch.status == "interrupted"
+    assert watch.clock(0.0).total == watch.progress.duration(watch.progress.last_at)
+    lanes = {lane.path: lane for lane in watch.lanes(now=time.time())}
+    assert {path: lane.state for path, lane in lanes.items()} == {
+        "steps": "interrupted",
+        "steps/quick": "done",
+        "steps/long": "interrupted",
+    }
+    assert [one.state for one in lanes["steps/long"].spans] == ["interrupted"]
+    for query in ({}, {"view": "timeline"}, {"view": "graph"}, {"step": "steps/long"}):
+        page = browser.run(killed, **query).text
+        main = page[page.index("<main") :]
+        assert "data-since" not in main, query  # no clock goes on
+        assert ("s-running" in main) is (query == {"view": "timeline"}), query  # its legend
+    assert "begun" in main
+    exported = export_run(watch, browser.projects.shown(browser.key, killed).facts, 0.0)
+    assert "data-since" not in exported
+
+
+def test_a_step_that_was_killed_has_the_time_that_it_ran(tmp_path: Path, killed: str) -> None:
+    project = tmp_path / "p"
+    (project / "go").touch()
+    resume_flow(killed, project=str(project))
+    browser = Browser(project)
+    watch = browser.projects.shown(browser.key, killed).watch
+    detail = watch.read_step("steps/long")
+    assert detail is not None
+    shown = watch.tree.get("steps/long")
+    assert shown is not None
+    of_step, of_run = (
+        [(one.number, one.state, one.began, one.ended) for one in node.attempts]
+        for node in (detail.node, shown)
+    )
+    assert of_step == of_run
+    assert [one[:2] for one in of_step] == [(1, "interrupted"), (2, "done")]
+    assert of_step[0][3] == watch.tree.run_attempts[0][1]
+
+
+ITEMS = """
+map:
+  input: [one, two, three]
+  max_parallel: 1
+  steps:
+    - shell: echo begun ${item}; test ${item} != three || test -e go || sleep 60
+"""
+
+
+def test_the_timeline_of_a_long_journal_has_the_times_of_its_run_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only an outline of it is read, without the items that succeeded."""
+    monkeypatch.setattr(Reader, "is_long", lambda _: True)
+    project = tmp_path / "p"
+    run = kill_run(project, ITEMS, "begun three")
+    for is_resumed in (False, True):
+        if is_resumed:
+            (project / "go").touch()
+            resume_flow(run, project=str(project))
+        watch = shown_watch(project, run)
+        total = watch.clock(0.0).total
+        assert total == pytest.approx(watch.progress.duration(watch.progress.last_at), abs=1e-6)
+        (first, *_) = watch.tree.run_attempts
+        assert first[1] >= watch.journal.reader.run_attempts()[0][1]
+
+
+def begin_run(project: Path, flow: str) -> tuple[RunWatch, subprocess.Popen[str]]:
+    (project / "flow.yaml").write_text(flow)
+    words = [sys.executable, "-m", "plait", "run", "flow.yaml", "--json"]
+    process = subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return shown_watch(project, str(json.loads(process.stdout.readline())["run"])), process
+
+
+def wait_for_items(watch: RunWatch, *running: str) -> None:
+    until = time.monotonic() + 60
+    while [row.title for row in watch.items("map").running()] != [*running]:
+        assert time.monotonic() < until
+        watch.update()
+
+
+def test_items_that_were_seen_running_have_the_attempts_that_they_have_anyway(
+    tmp_path: Path,
+) -> None:
+    watch, process = begin_run(tmp_path, ITEMS)
+    with process:
+        wait_for_items(watch, "three")
+        process.kill()
+        process.wait()
+        watch.update()
+        assert [row.title for row in watch.items("map").running()] == []
+        words = [sys.executable, "-m", "plait", "resume", watch.run]
+        with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as resumed:
+            wait_for_items(watch, "three")
+            (tmp_path / "go").touch()
+            assert resumed.wait() == 0
+    watch.update()
+    for seen in (watch, shown_watch(tmp_path, watch.run)):
+        rows = [row for row, _ in seen.items("map").spans()]
+        assert [(row.state, row.attempts) for row in rows] == [
+            ("done", 1), ("done", 1), ("done", 2)
+        ]  # fmt: skip
+
+
+NESTED = """
+steps:
+  - id: twice
+    foreach: seq 60
+    do:
+      - shell: test ${item} != 70
+  - id: few
+    foreach: [a, b]
+    do:
+      - shell: echo ${item}
+"""
+
+
+def test_a_large_map_inside_a_step_is_one_line_of_the_timeline(tmp_path: Path) -> None:
+    run = run_text(tmp_path / "p", NESTED).run
+    watch = shown_watch(tmp_path / "p", run)
+    lanes = list(watch.lanes(now=0.0))
+    (large,) = (lane for lane in lanes if lane.path == "steps/twice/each")
+    assert max(large.load) == 1
+    below = [lane.path for lane in lanes if lane.path.startswith("steps/twice/each/")]
+    assert below == ["steps/twice/each/items"]
+    assert {"a", "b"} <= {lane.title for lane in lanes}
+
+
+def test_a_timeline_says_that_it_does_not_draw_all_steps(tmp_path: Path) -> None:
+    for count, is_whole in ((4, True), (320, False)):
+        project = tmp_path / str(count)
+        run = run_text(project, "steps:\n" + "  - shell: 'true'\n" * count).run
+        page = Browser(project).run(run, view="timeline").text
+        assert ("the steps after these are not drawn" not in page) is is_whole

@@ -96,9 +96,13 @@ class Guard:
         limits: Limits | None = None,
         public: Iterable[str] = (),
         stylesheet: str | None = None,
+        way_in: str | None = None,
         report_bug: Callable[[Exception], object],
     ) -> None:
-        """`public`: paths that need no cookie, as a stylesheet; `stylesheet`: of the login page."""
+        """`public`: paths that need no cookie, as a stylesheet; `stylesheet`: of the login page.
+
+        `way_in`: what a client has to do that nobody knows; None: what a browser has to do.
+        """
         self._app = app
         self._access = access
         self._listen = listen
@@ -106,6 +110,7 @@ class Guard:
         self._limits = limits or Limits()
         self._public = frozenset(public)
         self._stylesheet = stylesheet
+        self._way_in = way_in or _way_in_for_browsers(access)
         self._report_bug = report_bug
         self._streams = 0
 
@@ -251,12 +256,6 @@ class Guard:
         if self._access.has_password and not self._access.may_guess(address):
             raise Refusal(429, "too many wrong passwords: wait a minute", (b"retry-after", b"60"))
 
-    @property
-    def _way_in(self) -> str:
-        if self._access.has_password:
-            return "this server needs its password"
-        return "open the link that the server printed; Enter in its terminal prints a new one"
-
     def _welcome(self, location: bytes) -> _Answer:
         secure = "; Secure" if self._listen.tls else ""
         cookie = f"{self._access.cookie}={self._access.make_cookie()}"
@@ -290,6 +289,12 @@ class Guard:
         )
         kind = (b"content-type", b"text/html; charset=utf-8")
         return _Answer(refusal.status, page.encode(), [kind, *headers])
+
+
+def _way_in_for_browsers(access: Access) -> str:
+    if access.has_password:
+        return "this server needs its password"
+    return "open the link that the server printed; Enter in its terminal prints a new one"
 
 
 def _too_many_streams() -> Refusal:

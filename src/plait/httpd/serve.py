@@ -59,9 +59,10 @@ class HttpServer:
         limits: Limits | None = None,
         public: Iterable[str] = (),
         stylesheet: str | None = None,
+        way_in: str | None = None,
         report_bug: Callable[[Exception], object],
     ) -> None:
-        """Bind the port.  `public` and `stylesheet`: see `Guard`."""
+        """Bind the port.  `public`, `stylesheet` and `way_in`: see `Guard`."""
         require_web()
         self._listen = listen
         self._limits = limits or Limits()
@@ -81,6 +82,7 @@ class HttpServer:
             limits=self._limits,
             public=public,
             stylesheet=stylesheet,
+            way_in=way_in,
             report_bug=report_bug,
         )
         self._server: uvicorn.Server | None = None

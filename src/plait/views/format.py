@@ -41,7 +41,7 @@ SIGNS: Final = {
     "done":        ("✓", "+", "green"),
     "failed":      ("✗", "x", "red"),
     "skipped":     ("–", "-", "dim"),
-    "interrupted": ("●", "*", "yellow"),
+    "interrupted": ("■", "#", "yellow"),
     "partial":     ("!", "!", "yellow"),
 }  # fmt: skip
 

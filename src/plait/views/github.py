@@ -47,14 +47,15 @@ def run_annotations(report: Report) -> Iterator[str]:
         yield annotation(
             "error", _clean(message), {"title": _clean(f"{progress.flow}: {one.title}"), **place}
         )
+    end = {"title": _clean(progress.flow), **place}
     if more := progress.failures.count - len(failed):
         words = f"{more} more failed: plait show {report.run} --json lists them"
-        yield annotation("note", words, {"title": _clean(progress.flow), **place})
+        yield annotation("note", words, end)
     failure = progress.failure
-    if failure is not None and not failed:
-        yield annotation(
-            "error", _clean(failure.message), {"title": _clean(progress.flow), **place}
-        )
+    if failure is None and report.status == "interrupted":
+        yield annotation("error", "the process of this run died", end)
+    elif failure is not None and not failed:
+        yield annotation("error", _clean(failure.message), end)
 
 
 def _clean(text: str) -> str:

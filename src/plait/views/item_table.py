@@ -8,9 +8,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass
 from plait.engine.paths import join_path, last_name, name_key, parent_path
+
+if TYPE_CHECKING:
+    from plait.views.run_tree import RunClock
 
 ItemState: TypeAlias = Literal["waiting", "running", "done", "failed", "skipped", "interrupted"]
 STATES: Final[tuple[ItemState, ...]] = (
@@ -28,9 +31,13 @@ MOST_ITEMS: Final = 1 << 22
 
 
 ItemEvent: TypeAlias = tuple[int, float, str, str, str, int, str, float]
-"""Number, time, what happened (started, ended, invalidated, retried), name of the item, title,
-order, status if it ended (done, failed, skipped), and duration.
+"""Number, time, what happened (started, ended, invalidated, retried, run started), name of the item,
+title, order, status if it ended (done, failed, skipped), and duration.
 """
+
+
+ItemSpan: TypeAlias = tuple[float, float | None, Literal[ItemState, "retrying"]]
+"""An attempt of an item, or the wait for its next one: start, recorded end, state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,8 @@ class ItemRow:
     duration: float | None
     since: float | None
     """When it started, if it runs."""
-    retries: int
+    attempts: int
+    """Also those that the journal counts, and whose times it does not have."""
     end: int
     """The number of its last end; 0 if it has none."""
 
@@ -74,11 +82,17 @@ class ItemTable:
         self._names: list[str] = []
         self._titles: list[str] = []
         self._folded: list[str] = []
-        self._times = array("d")
-        """When an item started, while it runs; else when it ended."""
+        self._began = array("d")
+        """When the last attempt of an item began, or the wait for its next one."""
+        self._ended = array("d")
         self._durations = array("d")
         self._ends = array("q")
-        self._retries: dict[int, int] = {}
+        self._timeless: dict[str, int] = {}
+        """By name: failed attempts whose start is not recorded."""
+        self._earlier: dict[int, list[ItemSpan]] = {}
+        """By order: the attempts before the last one."""
+        self._waiting: set[int] = set()
+        """The items that wait for their next attempt."""
         self._orders: dict[str, int] = {}
         self._found: tuple[object, list[int]] = (None, [])
         """Cache: what was asked for, and the orders that match."""
@@ -101,12 +115,11 @@ class ItemTable:
         """Take in events of the items, in their order."""
         for number, at, what, name, title, order, status, duration in events:
             self.version += 1
-            if what == "invalidated":
-                self._set(self._orders.get(name), "waiting")
+            if what == "run started":
+                self.interrupt()
                 continue
-            if what == "retried":
-                if (known := self._orders.get(name)) is not None:
-                    self._retries[known] = self._retries.get(known, 0) + 1
+            if what in ("invalidated", "retried"):
+                self._end_attempt(name, at, what)
                 continue
             if not 0 <= order < MOST_ITEMS:
                 continue
@@ -118,19 +131,62 @@ class ItemTable:
                 self._names[order], self._titles[order] = name, title
                 self._folded[order] = title.casefold()
                 self._orders[name] = order
-            self._times[order] = at
             if what == "started":
-                self._states[order] = _RUNNING
-            else:
-                self._states[order] = _MARK[status]  # type: ignore[index]
-                self._durations[order], self._ends[order] = duration, number
+                self._keep_attempt(order, at)
+                self._states[order], self._began[order] = _RUNNING, at
+                continue
+            if self._states[order] != _RUNNING or order in self._waiting:
+                self._keep_attempt(order, at)
+            self._states[order] = _MARK[status]  # type: ignore[index]
+            # The duration is that of all attempts since the first one of this run attempt.
+            self._began[order] = max(at - duration, self._kept_until(order))
+            self._ended[order], self._durations[order], self._ends[order] = at, duration, number
+
+    def _end_attempt(self, name: str, at: float, what: str) -> None:
+        order = self._orders.get(name)
+        if what == "invalidated":
+            if order is not None:
+                self._keep_attempt(order, at)
+                self._states[order] = _MARK["waiting"]
+            return
+        if order is None or self._states[order] != _RUNNING:
+            self._timeless[name] = self._timeless.get(name, 0) + 1
+            return
+        self._earlier.setdefault(order, []).append((self._began[order], at, "failed"))
+        self._began[order] = at
+        self._waiting.add(order)
+
+    def _keep_attempt(self, order: int, at: float) -> None:
+        """Something new follows the last attempt, or the wait after it."""
+        span = self._last_span(order)
+        if span is None:
+            return
+        start, end, state = span
+        if state == "retrying":
+            end = at
+        elif state == "running":  # its process has died
+            state = "interrupted"
+        self._earlier.setdefault(order, []).append((start, end, state))
+        self._waiting.discard(order)
+
+    def _kept_until(self, order: int) -> float:
+        spans = self._earlier.get(order)
+        return spans[-1][1] or 0.0 if spans else 0.0
+
+    def _last_span(self, order: int) -> ItemSpan | None:
+        state, start = STATES[self._states[order]], self._began[order]
+        if state == "waiting":
+            return None
+        if order in self._waiting:
+            return start, None, "retrying"
+        return start, None if state in ("running", "interrupted") else self._ended[order], state
 
     def _extend(self, more: int) -> None:
         more = max(more, len(self._states) // 8)
         self._states.extend(bytes(more))
         for texts in (self._names, self._titles, self._folded):
             texts.extend([""] * more)
-        for numbers in (self._times, self._durations, self._ends):
+        for numbers in (self._began, self._ended, self._durations, self._ends):
             numbers.frombytes(bytes(8 * more))
 
     def _set(self, order: int | None, state: ItemState) -> None:
@@ -195,40 +251,60 @@ class ItemTable:
             self._titles[order] or name_key(self._names[order]),
             state,
             None if state in ("waiting", "running", "interrupted") else self._durations[order],
-            self._times[order] if is_running else None,
-            self._retries.get(order, 0),
+            self._began[order] if is_running else None,
+            self._attempts(order),
             self._ends[order],
         )
 
-    def spans(self) -> Iterator[tuple[float, float | None, ItemState, ItemRow]]:
-        """When each item that has started ran: its start, its end if it has one, its state."""
-        for order in range(self._used):
-            row = self._row(order)
-            if row.path and row.state in ("done", "failed", "skipped"):
-                end = self._times[order]
-                yield end - self._durations[order], end, row.state, row
-            elif row.since is not None:
-                yield row.since, None, row.state, row
+    def _attempts(self, order: int) -> int:
+        timed = sum(state != "retrying" for _, _, state in self._spans(order))
+        return timed + self._timeless.get(self._names[order], 0)
 
-    def load(self, first: float, last: float, buckets: int, now: float) -> list[int]:
-        """How many items ran at the same time, at most, in each of so many equal times."""
-        step = max(last - first, 1e-6) / buckets
-        changes = [0] * (buckets + 1)
+    def spans(self) -> Iterator[tuple[ItemRow, Sequence[ItemSpan]]]:
+        """When each item that has started ran: all its attempts, and the waits between them."""
         for order in range(self._used):
-            mark = self._states[order]
-            if mark in (0, 5):
-                continue
-            end = self._times[order]
-            start = end if mark == _RUNNING else end - self._durations[order]
-            end = now if mark == _RUNNING else end
-            one = min(max(int((start - first) / step), 0), buckets - 1)
-            changes[one] += 1
-            changes[min(max(int((end - first) / step), one), buckets - 1) + 1] -= 1
-        found, running = [], 0
-        for change in changes[:buckets]:
-            running += change
-            found.append(running)
-        return found
+            row, spans = self._row(order), self._spans(order)
+            if row.path and spans:
+                yield row, spans
+
+    def _spans(self, order: int) -> Sequence[ItemSpan]:
+        last, earlier = self._last_span(order), self._earlier.get(order, ())
+        return earlier if last is None else (*earlier, last)
+
+    def load(self, clock: RunClock, buckets: int) -> list[int]:
+        """How many items ran at the same time, at most, in each of so many equal times of a run."""
+        times = [clock.span(start, end) for start, end in self._running_times()]
+        starts, ends = sorted(start for start, _ in times), sorted(end for _, end in times)
+        scale = buckets / max(clock.total, 1e-6)
+        found = [0] * (buckets + 1)  # the last one is for what starts or ends at the very end
+        here = ended = 0
+        for begun, start in enumerate((*starts, clock.total)):
+            # An end comes before the starts of its moment: such items are not counted together.
+            while ended < begun and ends[ended] <= start:
+                if (bucket := int(ends[ended] * scale)) > here:
+                    _raise(found, here + 1, bucket, begun - ended)
+                    here = bucket
+                ended += 1
+            if (bucket := int(start * scale)) > here:
+                _raise(found, here + 1, bucket, begun - ended)
+                here = bucket
+            if begun < len(starts) and begun - ended >= found[here]:
+                found[here] = begun - ended + 1
+        found[-2] = max(found[-2:])
+        return found[:-1]
+
+    def _running_times(self) -> Iterator[tuple[float, float | None]]:
+        """Start and recorded end of all attempts, in any order."""
+        ended = {_MARK[state] for state in ("done", "failed", "skipped")}
+        now = {_RUNNING, _MARK["interrupted"]}
+        rows = zip(self._states, self._began, self._ended, strict=True)
+        for order, (mark, start, end) in enumerate(rows):
+            if mark in ended:
+                yield start, end
+            elif mark in now and order not in self._waiting:
+                yield start, None
+        for spans in self._earlier.values():
+            yield from ((start, end) for start, end, state in spans if state != "retrying")
 
     def overview(self, cells: int) -> list[ItemState]:
         """The items in so many cells, each with the state that matters most of its items."""
@@ -242,6 +318,11 @@ class ItemTable:
             part = self._states[first : min(last, self._used)]
             found.append(_worst(part, last - first))
         return found
+
+
+def _raise(counts: list[int], first: int, last: int, least: int) -> None:
+    for at in range(first, min(last + 1, len(counts))):
+        counts[at] = max(counts[at], least)
 
 
 _BY_WEIGHT: Final = tuple((_MARK[state], state) for state in ("failed", "running", "interrupted"))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.patterns import lazy_pattern
+from plait.engine.kinds import step_kind
 from plait.views.format import clean_block, clock, one_line, sign
 from plait.views.lines import part_summary, usage_line
 from plait.views.summary import end_reason, failed_items, next_commands, project_option
@@ -82,7 +83,16 @@ def _row(part: Part, report: Report) -> str:
     state = report.status if part.state == "running" else part.shown_state
     is_waiting = part.state == "waiting" and not part.group.outcome_count
     words = "not started" if is_waiting else part_summary(part)
+    if part.state == "running":
+        words = f"{report.status}{_progress(part)}"
     return f"| {sign(state)} | {escape(part.name)} | {escape(words)} |"
+
+
+def _progress(part: Part) -> str:
+    group = part.group
+    noun = "item" if group.is_map else step_kind(part.kind).noun
+    ended = f", {group.outcome_count} of {pluralize(group.total, noun)}" if group.total else ""
+    return ended + (f", {group.failure_count} failed" if group.failure_count else "")
 
 
 def _failures(report: Report) -> Iterator[str]:
@@ -112,7 +122,7 @@ def _failure(failed: FailedStep) -> Iterator[str]:
 
 def escape(text: str) -> str:
     """One line of text, in which nothing is Markdown or HTML."""
-    line = one_line(" ".join(text.split()), None)
+    line = one_line(" ".join(text.split()), None).strip()  # a space would keep bold text open
     plain = "".join(
         char
         if char.isalnum() or not char.isascii() or (at and char in PLAIN)

@@ -187,6 +187,10 @@ class Progress:
         """What runs directly below a part, the oldest first."""
         return self._running.below(part.name)
 
+    def all_running(self) -> list[RunningStep]:
+        """Every part and step that runs, an outer one before those inside it."""
+        return list(self._running)
+
     @property
     def running_count(self) -> int:
         return sum(len(self._running.below(name)) for name in self.parts)

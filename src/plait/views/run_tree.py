@@ -6,6 +6,7 @@ Items of a map are not in the tree beyond a bound; `item_table` has them all.  I
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from plait.core.hints import Final, Literal, TypeAlias
 from plait.core.records import dataclass, field
@@ -23,6 +24,7 @@ from plait.engine.events import (
 from plait.engine.outcome import Failed, Skipped
 from plait.engine.paths import MAP, is_item, last_name, parent_path
 from plait.views.format import describe_failure, first_line
+from plait.views.item_table import ItemSpan
 from plait.views.parts import SNAPSHOT, outcome_state
 
 MOST_NODES: Final = 3000
@@ -38,6 +40,7 @@ class StepAttempt:
     """One attempt of a step."""
 
     number: int
+    """Also those of earlier run attempts count."""
     began: float
     ended: float | None = None
     state: NodeState = "running"
@@ -76,6 +79,9 @@ class StepNode:
             return max(0.0, now - self.attempts[-1].began)
         return self.duration
 
+    def begin_attempt(self, at: float) -> None:
+        self.attempts.append(StepAttempt(len(self.attempts) + 1, at))
+
     def walk(self, depth: int = 0) -> Iterator[tuple[int, StepNode]]:
         yield depth, self
         for child in self.children.values():
@@ -85,9 +91,13 @@ class StepNode:
 class StepTree:
     """The steps of a run after the events that were added, in their order."""
 
-    def __init__(self, top: str = "") -> None:
-        """`top`: only the steps at and below this path."""
+    def __init__(self, top: str = "", known_attempts: Sequence[Sequence[float]] = ()) -> None:
+        """`top`: only the steps at and below this path.
+
+        `known_attempts`: the run attempts, if not all events of the run are added.
+        """
         self.top = top
+        self._known_attempts = known_attempts
         self.parts: dict[str, StepNode] = {}
         self.run_attempts: list[list[float]] = []
         """Start and last event of each run attempt."""
@@ -102,12 +112,13 @@ class StepTree:
 
     def add(self, record: EventRecord) -> None:
         at, event = record.at, record.event
-        if self.run_attempts and not isinstance(event, RunStarted | StepInvalidated):
-            self.run_attempts[-1][1] = max(at, self.run_attempts[-1][0])
+        if not isinstance(event, RunStarted | StepInvalidated):
+            self._go_on_until(at)
         match event:
             case RunStarted():
-                self._cut_short()
-                self.run_attempts.append([at, at])
+                self.cut_short()
+                known = self._known_attempts[len(self.run_attempts) :]
+                self.run_attempts.append([at, max(at, known[0][1]) if known else at])
                 for order, (name, steps) in enumerate(event.phases):
                     node = self._part(name, order)
                     node.planned = steps or None
@@ -123,7 +134,7 @@ class StepTree:
             case StepInvalidated():
                 self._invalidate(event)
             case RunEnded():
-                self._cut_short()
+                self.cut_short()
 
     def _part(self, name: str, order: int) -> StepNode:
         if name not in self.parts:
@@ -167,7 +178,7 @@ class StepTree:
             return
         node.kind, node.title, node.order = event.kind, event.title or node.title, event.order
         node.state, node.duration, node.cause = "running", None, ""
-        node.attempts.append(StepAttempt(event.attempt, at))
+        node.begin_attempt(at)
 
     def _retry(self, event: StepRetrying, at: float) -> None:
         node = self._nodes.get(event.path)
@@ -175,9 +186,9 @@ class StepTree:
             return
         cause = describe_failure(event.failure)[0]
         if not node.attempts or node.attempts[-1].ended is not None:
-            node.attempts.append(StepAttempt(event.attempt, at))
+            node.begin_attempt(at)
         last = node.attempts[-1]
-        last.number, last.ended, last.state = event.attempt, at, "failed"
+        last.ended, last.state = at, "failed"
         last.cause, last.delay = cause, event.delay
         node.state, node.cause = "retrying", cause
 
@@ -201,8 +212,7 @@ class StepTree:
             return
         if not node.attempts or node.attempts[-1].ended is not None:
             # Short steps have no recorded start.
-            number = node.attempts[-1].number + 1 if node.attempts else 1
-            node.attempts.append(StepAttempt(number, at - event.duration))
+            node.begin_attempt(at - event.duration)
         last = node.attempts[-1]
         last.ended, last.state, last.cause = at, node.state, node.cause
 
@@ -213,8 +223,16 @@ class StepTree:
         for _, one in node.walk() if event.below else [(0, node)]:
             one.state, one.duration, one.cause = "waiting", None, ""
 
-    def _cut_short(self) -> None:
-        """A run attempt is over: what has no end was interrupted."""
+    def _go_on_until(self, at: float) -> None:
+        if self.run_attempts:
+            self.run_attempts[-1][1] = max(at, self.run_attempts[-1][1])
+
+    def cut_short(self, at: float = 0.0) -> None:
+        """The last run attempt is over: what has no end was interrupted.
+
+        `at`: a time at which it went on, beside those of its events.
+        """
+        self._go_on_until(at)
         until = self.run_attempts[-1][1] if self.run_attempts else 0.0
         for node in self._nodes.values():
             if node.state in ("running", "retrying"):
@@ -261,13 +279,24 @@ class RunClock:
             self._parts.append((start, end, before))
             before += end - start
         self.total = before
+        self._latest_first = self._parts[::-1]
         self.starts = [before for _, _, before in self._parts]
 
     def seconds(self, at: float) -> float:
-        for start, end, before in reversed(self._parts):
+        for start, end, before in self._latest_first:
             if at >= start:
                 return before + min(at, end) - start
         return 0.0
+
+    def span(self, start: float, end: float | None) -> tuple[float, float]:
+        """What began in a run attempt ended with it at the latest; None: its end is not recorded."""
+        for begin, last, before in self._latest_first:
+            if start >= begin:
+                shift = before - begin
+                if end is None or end > last:
+                    end = last
+                return (start + shift, end + shift) if start < end else (end + shift, end + shift)
+        return 0.0, 0.0
 
 
 def node_spans(node: StepNode, clock: RunClock, now: float) -> Iterator[Span]:
@@ -280,3 +309,12 @@ def node_spans(node: StepNode, clock: RunClock, now: float) -> Iterator[Span]:
         if attempt.delay and attempt.ended is not None:
             later = clock.seconds(min(end + attempt.delay, max(now, end)))
             yield Span(clock.seconds(end), later, "retrying", f"waits {attempt.delay:g} s")
+
+
+def item_spans(attempts: Sequence[ItemSpan], clock: RunClock) -> Iterator[Span]:
+    """When an item ran, in all run attempts, and when it waited for its next attempt."""
+    numbers = count(1)
+    for start, end, state in attempts:
+        first, last = clock.span(start, end)
+        label = "waits" if state == "retrying" else f"attempt {next(numbers)}"
+        yield Span(first, last, state, label if len(attempts) > 1 else "")

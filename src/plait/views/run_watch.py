@@ -21,13 +21,13 @@ from plait.engine.events import (
 )
 from plait.engine.journal import StepRecord
 from plait.engine.live_output import OutputFile
-from plait.engine.paths import ITEMS, is_at_or_below, parent_path
+from plait.engine.paths import ITEMS, SETUP, is_at_or_below, is_item, parent_path
 from plait.views.item_table import ItemEvent, ItemRow, ItemTable
 from plait.views.progress import Progress
 from plait.views.report import JournalReader, StoredJournal, read_report
-from plait.views.run_tree import Lane, RunClock, Span, StepNode, StepTree, node_spans
+from plait.views.run_tree import Lane, RunClock, Span, StepNode, StepTree, item_spans, node_spans
+from plait.views.step_detail import StepDetail, read_step
 
-MOST_LANES: Final = 300
 MOST_ITEM_LANES: Final = 40
 """Items of a map that have a lane of their own; more are drawn as a load."""
 LOAD_PARTS: Final = 160
@@ -39,6 +39,7 @@ INSIDE_RANGE: Final = 4000
 
 class WatchedReader(JournalReader, Protocol):
     def last(self) -> int: ...
+    def run_attempts(self) -> Sequence[Sequence[float]]: ...
     def events_to_follow(self, after: int = 0) -> Iterator[EventRecord]: ...
     def item_rows(self, path: str, after: int, until: int) -> Sequence[ItemEvent]: ...
     def ends(self, numbers: Sequence[int]) -> list[StepRecord]: ...
@@ -81,11 +82,14 @@ class RunWatch:
         self._is_running = is_running
         self._output = OutputFile(folder)
         self.live: dict[str, LiveStep] = {}
-        self.tree = StepTree()
+        # An outline of a long journal does not have the last event of each run attempt.
+        self.tree = StepTree(known_attempts=journal.reader.run_attempts())
         self._tables: dict[str, ItemTable] = {}
         self._table_until: dict[str, int] = {}
         self._last = journal.reader.last()
         """The last event that was taken in."""
+        self._cut_at = -1
+        """The last event when it was seen that nothing runs."""
         self._is_outline = journal.reader.is_long()
         report = read_report(
             run, journal, is_running=is_running, short=True, watch=self._add_to_tree
@@ -103,24 +107,39 @@ class RunWatch:
     def update(self) -> bool:
         """Take in what is new; whether there was anything."""
         version = self.version
+        # Asked before the events are read: after its last event a process is soon gone.
+        is_running, last = self._is_running(), self.journal.reader.last()
         for record in self.journal.reader.events_to_follow(self._last):
             self._last = record.number
             self._add(record)
             self.version += 1
+        self._last = max(self._last, last)  # the last one may be inside an item
         for piece, before in self._output.new_pieces():
             self.live.setdefault(piece.path, LiveStep(piece.attempt)).add(piece, before)
             self.progress.add(EventRecord(self._last, self.progress.last_at, piece))
             self.version += 1
         status = self.progress.status
         if self.progress.ended is None:
-            status = "running" if self._is_running() else "interrupted"
+            status = "running" if is_running or self._is_running() else "interrupted"
         if status != self.status:
             self.status = status
             self.version += 1
-        if status != "running":
-            for table in self._tables.values():
-                table.interrupt()
+        if status != "running" and self._cut_at != self._last:
+            self._cut_at = self._last
+            self._cut_short()
         return self.version != version
+
+    @property
+    def event_count(self) -> int:
+        """How many events it has had."""
+        return self._last
+
+    def _cut_short(self) -> None:
+        progress = self.progress
+        if self.status == "interrupted" and progress.ended is None:
+            printed_at = self.journal.reader.last_output_at() or 0.0
+            progress.last_at = max(progress.last_at, printed_at)
+        self.tree.cut_short(progress.last_at)
 
     def _add(self, record: EventRecord) -> None:
         self.progress.add(record)
@@ -139,8 +158,6 @@ class RunWatch:
                     del self._tables[name]  # read again when it is asked for
             case RunStarted() | RunEnded():
                 self.live.clear()
-                for table in self._tables.values():
-                    table.interrupt()
 
     # ── items ────────────────────────────────────────────────────────────
 
@@ -155,16 +172,14 @@ class RunWatch:
         return path not in self._tables and self.journal.reader.is_long()
 
     def items(self, path: str) -> ItemTable:
-        """The items of a map, up to date."""
-        reader = self.journal.reader
+        """The items of a map at the last update."""
         table = self._tables.get(path)
         if table is None:
             table = self._tables[path] = ItemTable(path)
             self._table_until[path] = self._selection_number(path)
-        until = reader.last()
-        after = self._table_until[path]
+        after, until = self._table_until[path], self._last
         if until > after:
-            table.add(reader.item_rows(path, after, until))
+            table.add(self.journal.reader.item_rows(path, after, until))
             self._table_until[path] = until
         node = self.tree.get(path)
         part = self.progress.parts.get(path)
@@ -179,6 +194,15 @@ class RunWatch:
         from plait.engine.replay import items_selected_at
 
         return items_selected_at(self.journal, path)
+
+    def read_step(
+        self, path: str, events: Iterable[EventRecord] | None = None
+    ) -> StepDetail | None:
+        """All about one step, with what is inside it; `events`: if they were read already."""
+        if events is None:
+            events = self.journal.reader.events_at([SETUP, path])
+        is_running = self.status == "running"
+        return read_step(events, path, self.tree.run_attempts, is_running=is_running)
 
     def causes(self, rows: Iterable[ItemRow]) -> dict[str, StepRecord]:
         """By path: the ends of those of these items that did not succeed."""
@@ -200,9 +224,13 @@ class RunWatch:
         clock = self.clock(now)
         items: list[Lane] = []
         """Of a map, until its other steps are shown: its items were found before they ran."""
-        for count, (depth, node) in enumerate(self.tree.walk()):
-            if count >= MOST_LANES:
-                break
+        inside: set[str] = set()
+        """The items of a map that is one line, and what is inside them."""
+        for depth, node in self.tree.walk():
+            if parent_path(node.path) in inside:
+                inside.add(node.path)
+            if node.path in inside:
+                continue
             if items and depth < items[0].depth:
                 yield from items
                 items = []
@@ -210,11 +238,20 @@ class RunWatch:
             part = self.progress.parts.get(node.path)
             if part is not None and node.total is not None:
                 state = part.shown_state if node.state == "done" else node.state
-                lane, *items = self._map_lanes(node, depth, state, spans, clock, now)
+                lane, *items = self._map_lanes(node, depth, state, spans, clock)
                 yield lane
+            elif (node.total or 0) > MOST_ITEM_LANES:
+                inside.update(path for path in node.children if is_item(path))
+                yield self._load_lane(node, depth, node.state, spans, clock)
             else:
                 yield Lane(node.path, node.title, depth, node.state, spans)
         yield from items
+
+    def _load_lane(
+        self, node: StepNode, depth: int, state: str, spans: Sequence[Span], clock: RunClock
+    ) -> Lane:
+        load = self.items(node.path).load(clock, LOAD_PARTS)
+        return Lane(node.path, node.title, depth, state, spans, load)
 
     def _map_lanes(
         self,
@@ -223,18 +260,11 @@ class RunWatch:
         state: str,
         spans: Sequence[Span],
         clock: RunClock,
-        now: float,
     ) -> Iterator[Lane]:
         table = self.items(node.path)
         if len(table) > MOST_ITEM_LANES:
-            attempts = self.tree.run_attempts
-            first, last = attempts[-1] if attempts else (0.0, 0.0)
-            load = table.load(
-                first, max(last, now) if self.status == "running" else last, LOAD_PARTS, now
-            )
-            yield Lane(node.path, node.title, depth, state, spans, load)
+            yield self._load_lane(node, depth, state, spans, clock)
             return
         yield Lane(node.path, node.title, depth, state, spans)
-        for start, end, how, row in table.spans():
-            span = Span(clock.seconds(start), clock.seconds(now if end is None else end), how)
-            yield Lane(row.path, row.title, depth + 1, how, [span])
+        for row, attempts in table.spans():
+            yield Lane(row.path, row.title, depth + 1, row.state, list(item_spans(attempts, clock)))

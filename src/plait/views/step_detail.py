@@ -14,7 +14,7 @@ from plait.engine.paths import SETUP, is_at_or_below, parent_path, paths_around,
 from plait.template.compiled import FACTS
 from plait.views.log import OF_AGENTS, LogEntry, log_entries
 from plait.views.parts import CALL, ENSEMBLE, TURN, State, outcome_state
-from plait.views.run_tree import StepNode, StepTree
+from plait.views.run_tree import NodeState, StepNode, StepTree
 
 MOST_ENTRIES: Final = 100
 """Outputs of steps inside one that are shown with it."""
@@ -41,7 +41,7 @@ class ToolUse:
     path: str
     tool: str
     arguments: Json
-    state: State
+    state: NodeState
     result: Json = None
     duration: float | None = None
 
@@ -50,7 +50,7 @@ class ToolUse:
 class ModelTurnFacts:
     path: str
     number: int
-    state: State
+    state: NodeState
     system: str = ""
     user: str = ""
     text: str = ""
@@ -160,23 +160,35 @@ class StepDetail:
         return self.outcome.failure if isinstance(self.outcome, Failed) else None
 
 
-def read_step(events: Iterable[EventRecord], path: str) -> StepDetail | None:
-    """The step at a path from the events of it, of those around it and inside it."""
+def read_step(
+    events: Iterable[EventRecord],
+    path: str,
+    run_attempts: Sequence[Sequence[float]] = (),
+    *,
+    is_running: bool = True,
+) -> StepDetail | None:
+    """The step at a path from the events of it, of those around it and inside it.
+
+    `run_attempts`: start and last event of each attempt of the run, which these events do not tell.
+    """
     records = list(events)
-    tree, titles = StepTree(path), dict[str, str]()
+    tree, titles = StepTree(path, run_attempts), dict[str, str]()
     for record in records:
         tree.add(record)
         match record.event:
             case StepStarted(path=where, title=title) | StepFinished(path=where, title=title):
                 titles[where] = title
+    if not is_running:
+        tree.cut_short()
     node = tree.get(path)
     if node is None:
         return None
     detail = StepDetail(path, node, [(one, titles.get(one, one)) for one in paths_around(path)])
     ends = _last_ends(records)
-    if (end := ends.get(path)) is not None and node.state not in ("running", "retrying"):
+    if (end := ends.get(path)) is not None and node.state in ("done", "failed", "skipped"):
         detail.outcome = end.outcome
-    detail.sessions = list(_sessions(records, ends, titles, path))
+    unfinished: NodeState = "running" if is_running else "interrupted"
+    detail.sessions = list(_sessions(records, ends, titles, path, unfinished))
     has_turns = bool(detail.sessions)
     entries = (
         one
@@ -213,6 +225,7 @@ def _sessions(
     ends: Mapping[str, StepFinished],
     titles: Mapping[str, str],
     top: str,
+    unfinished: NodeState,
 ) -> Iterable[SessionFacts]:
     started = {
         record.event.path: record.event
@@ -225,12 +238,12 @@ def _sessions(
     calls: dict[str, list[ToolUse]] = {}
     for path, step in steps.items():
         if step.kind == CALL and (turn := split_call(path)[0]):
-            calls.setdefault(turn, []).append(_tool_use(step, steps.get(turn)))
+            calls.setdefault(turn, []).append(_tool_use(step, steps.get(turn), unfinished))
     for path, step in steps.items():
         if step.kind == TURN and is_at_or_below(path, top):
             session = parent_path(path)
             known = turns.setdefault(session, [])
-            known.append(_turn(step, len(known) + 1, calls.get(path, ())))
+            known.append(_turn(step, len(known) + 1, calls.get(path, ()), unfinished))
     for session, found in turns.items():
         usage = UsageSum()
         for one in found:
@@ -239,10 +252,13 @@ def _sessions(
 
 
 def _turn(
-    step: StepFinished | StepStarted, number: int, calls: Sequence[ToolUse]
+    step: StepFinished | StepStarted,
+    number: int,
+    calls: Sequence[ToolUse],
+    unfinished: NodeState,
 ) -> ModelTurnFacts:
     if isinstance(step, StepStarted):
-        return ModelTurnFacts(step.path, number, "running", calls=calls)
+        return ModelTurnFacts(step.path, number, unfinished, calls=calls)
     value, failure = _value(step.outcome)
     asked = _mapping(value.get("asked"))
     return ModelTurnFacts(
@@ -262,7 +278,11 @@ def _turn(
     )
 
 
-def _tool_use(step: StepFinished | StepStarted, turn: StepFinished | StepStarted | None) -> ToolUse:
+def _tool_use(
+    step: StepFinished | StepStarted,
+    turn: StepFinished | StepStarted | None,
+    unfinished: NodeState,
+) -> ToolUse:
     number = split_call(step.path)[1]
     uses: Json = []
     if isinstance(turn, StepFinished):
@@ -271,7 +291,7 @@ def _tool_use(step: StepFinished | StepStarted, turn: StepFinished | StepStarted
     arguments = _mapping(use).get("arguments")
     name = _text(_mapping(use).get("name")) or step.title
     if isinstance(step, StepStarted):
-        return ToolUse(step.path, name, arguments, "running")
+        return ToolUse(step.path, name, arguments, unfinished)
     value, failure = _value(step.outcome)
     state = "failed" if value.get("failed") is True else outcome_state(step.outcome)
     result = value.get("output") if failure is None else failure.message

@@ -34,7 +34,7 @@ from plait.lang.analysis.explain_file import (
 from plait.lang.analysis.scopes import STEP_LISTS
 from plait.lang.flow_text import FlowText
 from plait.lang.load import read_flow
-from plait.lang.parameters import resolve_inputs
+from plait.lang.parameters import resolve_inputs, secret_names
 from plait.program.items.spool import read_spool
 from plait.scope import Scope
 
@@ -72,14 +72,7 @@ def _inputs(file: str, document: nodes.Node, given: Mapping[str, Json]) -> dict[
     """The inputs of a run with their defaults; secrets are masked."""
     parameters = read_flow(FlowText.read(file)).parameters
     inputs = resolve_inputs(parameters, given, takes_more=True).values
-    match _child(document, "secrets"):
-        case nodes.Mapping() as declared:  # variables
-            names = list(declared.data())
-        case nodes.Sequence() as declared:  # inputs
-            names = [str(one) for one in declared.data()]
-        case _:
-            names = []
-    values = {**inputs, **{name: Secret(MASK) for name in names}}
+    values = {**inputs, **{name: Secret(MASK) for name in secret_names(document)}}
     return {**values, "inputs": {name: values[name] for name in inputs}}
 
 

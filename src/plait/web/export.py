@@ -16,7 +16,7 @@ from plait.engine.events import Event
 from plait.engine.paths import MAP, SETUP, is_at_or_below, paths_around
 from plait.views.item_table import ItemRow
 from plait.views.run_watch import RunWatch
-from plait.views.step_detail import StepDetail, read_step
+from plait.views.step_detail import StepDetail
 from plait.web.addresses import element_id
 from plait.web.html import Child, Markup, tag, trusted
 from plait.web.layout import logo, section
@@ -158,7 +158,7 @@ def _read_details(watch: RunWatch, paths: Sequence[str]) -> Iterator[StepDetail]
         for path in some:
             around = {SETUP, *paths_around(path)}
             own = (one for one in records if _concerns(one.event, path, around))
-            detail = read_step(own, path)
+            detail = watch.read_step(path, own)
             if detail is not None:
                 yield detail
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock, RLock
 
-from plait.app.flow_source import CHAT
+from plait.app.flow_source import CHAT, INPUT_ENV_PREFIX
 from plait.core.errors import InputError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.projects import has_runs
@@ -72,6 +72,13 @@ class ShownRun:
                 self._opened.is_own,
                 dict(inputs) if isinstance(inputs, Mapping) else {},
             )
+            withheld = facts.get("secret_inputs")
+            self.secrets = [
+                str(name)
+                for name in (withheld if isinstance(withheld, list) else ())
+                if f"{INPUT_ENV_PREFIX}{name}" not in os.environ
+            ]
+            """Inputs that the run does not record, and that a command to continue it needs."""
             self.can_act = (
                 self.facts.is_own and facts.get("kind") != CHAT and not facts.get("python")
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from plait.app.flow_source import INPUT_ENV_PREFIX
 from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.engine.outcome import ALL_FAILED
@@ -25,14 +26,21 @@ class Offer:
     why: str = ""
     questions: Sequence[str] = ()
     """Paths of steps that may run at most once and whose end is not known."""
+    secrets: Sequence[str] = ()
+    """Names of inputs that the run does not record: they are needed again."""
 
     @property
     def command(self) -> str:
-        return shlex.join(("plait", *self.words))
+        return shlex.join(("plait", *self.words, *(("-i", "@-") if self.secrets else ())))
 
 
 def find_offers(
-    watch: RunWatch, project: str, *, can_act: bool, questions: Sequence[str] = ()
+    watch: RunWatch,
+    project: str,
+    *,
+    can_act: bool,
+    questions: Sequence[str] = (),
+    secrets: Sequence[str] = (),
 ) -> list[Offer]:
     """What can be done with a run now."""
     if not can_act:
@@ -53,10 +61,15 @@ def find_offers(
                 ("resume", run, *where),
                 "recorded steps are not repeated",
                 questions[:MOST_QUESTIONS],
+                secrets,
             )
         )
     if failed:
         items = "item" if failed == 1 else "items"
         words = ("retry", run, "--failed", *where)
-        found.append(Offer("retry", f"Retry {failed} failed {items}", words))
+        why = ""
+        if secrets:  # `plait retry` takes no inputs
+            names = " ".join(f"{INPUT_ENV_PREFIX}{name}" for name in secrets)
+            why = f"needs secrets of the run: set {names}, then start plait web again"
+        found.append(Offer("retry", f"Retry {failed} failed {items}", words, why))
     return found

@@ -6,12 +6,13 @@ A page is made of fragments with ids.  A live update sends those that have chang
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.core.records import dataclass, field
 from plait.core.values import Json
-from plait.engine.paths import MAP, SETUP
+from plait.engine.paths import MAP
 from plait.lang.analysis.explain import Explanation
 from plait.views.diagram.files import run_diagram
 from plait.views.diagram.model import Diagram
@@ -21,11 +22,12 @@ from plait.views.lines import note_line, part_figures
 from plait.views.parts import AGENT, ENSEMBLE
 from plait.views.run_tree import StepNode
 from plait.views.run_watch import RunWatch
-from plait.views.step_detail import StepDetail, read_step
+from plait.views.step_detail import StepDetail
 from plait.views.step_values import explain_step, find_item, item_around
 from plait.web.addresses import Links, RunAddresses, project_key, runs_address
 from plait.web.ansi import to_markup
 from plait.web.charts import diagram, overview, timeline
+from plait.web.fields import secret_field, secrets_note
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import (
     command_line,
@@ -45,6 +47,7 @@ from plait.web.step_page import step_panel
 
 VIEWS: Final = ("overview", "timeline", "graph", "items", "step")
 MOST_FAILURES: Final = 50
+MOST_LANES: Final = 300
 STRIP: Final = 250
 """Cells of the overview of items."""
 FILTERS: Final = ("", "failed", "running", "done", "skipped", "waiting")
@@ -207,6 +210,7 @@ def _action(offer: Offer, address: str) -> Markup:
     return tag(
         "form",
         questions,
+        [secret_field(name, required=True) for name in offer.secrets],
         tag(
             "button",
             offer.label,
@@ -216,6 +220,7 @@ def _action(offer: Offer, address: str) -> Markup:
             class_=f"act a-{offer.action}",
         ),
         tag("code", offer.command, class_="command", data_command=offer.command),
+        secrets_note(offer.secrets) if offer.secrets else None,
         accept,
         tag("span", offer.why, class_="dim") if offer.why else None,
         method="post",
@@ -336,8 +341,12 @@ def panel(
 ) -> dict[str, Markup]:
     match choice.view:
         case "timeline":
-            lanes = list(watch.lanes(now))
-            drawn = timeline(lanes, watch.clock(now), lambda path: links.page(step=path))
+            lanes = list(islice(watch.lanes(now), MOST_LANES + 1))
+            drawn = timeline(
+                lanes[:MOST_LANES], watch.clock(now), lambda path: links.page(step=path)
+            )
+            more = note("the steps after these are not drawn") if len(lanes) > MOST_LANES else None
+            drawn = join(drawn, more)
             return _panel(section("Timeline", _legend(), drawn, id="timeline"))
         case "graph":
             return _panel(_graph(watch, facts))
@@ -445,7 +454,8 @@ def find_diagram(watch: RunWatch, facts: RunFacts) -> Diagram | None:
     if not facts.is_own or not facts.file:
         return None  # do not open a file that the journal of another person names
     try:
-        return run_diagram(facts.file, watch.journal)  # type: ignore[arg-type]
+        running = watch.progress.all_running() if watch.status == "running" else ()
+        return run_diagram(facts.file, watch.journal, running)  # type: ignore[arg-type]
     except PlaitError:
         return None
 
@@ -454,7 +464,10 @@ def _graph(watch: RunWatch, facts: RunFacts) -> Markup:
     drawn = find_diagram(watch, facts)
     if drawn is None:
         return note("the flow of this run cannot be drawn: its file has changed or is gone")
-    hint = tag("p", "Blue is the way that the run took.", class_="dim")
+    now = [one_line(node.name) for node in drawn.nodes if node.running]
+    words = "Blue is the way that the run took."
+    words += f" Runs now: {', '.join(now)}." if now else ""
+    hint = tag("p", words, class_="dim")
     area = tag(
         "div", diagram(drawn), class_="scroll", tabindex="0", role="region", aria_label="diagram"
     )
@@ -462,7 +475,7 @@ def _graph(watch: RunWatch, facts: RunFacts) -> Markup:
 
 
 def _step(watch: RunWatch, facts: RunFacts, path: str, links: Links, now: float) -> Markup:
-    detail = read_step(watch.journal.reader.events_at([SETUP, path]), path)
+    detail = watch.read_step(path)
     if detail is None:
         return tag("div", note("this run has no such step, or it has not started"), id="step")
     explanations, item = step_values(watch, facts, detail)
@@ -606,7 +619,7 @@ def _item_row(row: ItemRow, end: object, doing: str, links: Links) -> Markup:
     elif isinstance(outcome, Skipped):
         words = tag("span", one_line(outcome.why, 160), class_="dim")
     name = title_text(row.title, 120)
-    retried = f" ×{row.retries + 1}" if row.retries else None
+    retried = f" ×{row.attempts}" if row.attempts > 1 else None
     return tag(
         "div",
         state_sign(row.state),

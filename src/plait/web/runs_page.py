@@ -40,7 +40,12 @@ def runs_content(
     return join(
         tag("h1", "Runs"),
         _tools(projects, state=state, search=search, project=project),
-        runs_table(lines, now, with_project=len(projects) > 1),
+        runs_table(
+            lines,
+            now,
+            with_project=len(projects) > 1,
+            is_chosen=bool(state or search or project),
+        ),
     )
 
 
@@ -81,9 +86,14 @@ def _tools(projects: Mapping[str, str], *, state: str, search: str, project: str
     )
 
 
-def runs_table(lines: Sequence[RunLine], now: float, *, with_project: bool) -> Markup:
+def runs_table(
+    lines: Sequence[RunLine], now: float, *, with_project: bool, is_chosen: bool
+) -> Markup:
+    """`is_chosen`: these are not all runs."""
     if not lines:
         empty = join("no runs here yet: start one, or type ", tag("code", "plait run FILE"))
+        if is_chosen:
+            empty = join("no run matches: ", tag("a", "all runs", href=runs_address()))
         return tag("div", note(empty), id="runs")
     names = ["State", "Flow", "Run", "Started", "Time", "Items", "Model"]
     names += ["Project"] if with_project else []

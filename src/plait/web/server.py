@@ -22,6 +22,7 @@ from plait.core.errors import PlaitError
 from plait.core.hints import Final
 from plait.views.format import one_line
 from plait.web.addresses import RUNS, START, STATIC, RunAddresses, runs_address
+from plait.web.fields import FIELD
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import command_line, render_page
 from plait.web.live import stream
@@ -36,7 +37,7 @@ from plait.web.run_page import (
     page_content,
 )
 from plait.web.runs_page import runs_content, runs_table, select_lines
-from plait.web.start_page import FIELD, flows_content, form_content, project_flows, run_words
+from plait.web.start_page import flows_content, form_content, project_flows, run_words
 
 _TYPES: Final = {"web.css": "text/css; charset=utf-8", "web.js": "text/javascript; charset=utf-8"}
 STYLESHEET: Final = f"{STATIC}/web.css"
@@ -137,7 +138,14 @@ class Pages:
             if figures == seen[0]:
                 return None
             seen[0] = figures
-            return {"runs": runs_table(lines, time.time(), with_project=with_project)}
+            return {
+                "runs": runs_table(
+                    lines,
+                    time.time(),
+                    with_project=with_project,
+                    is_chosen=bool(state or search or project),
+                )
+            }
 
         return _events(look)
 
@@ -190,6 +198,7 @@ class Pages:
             shown.facts.project,
             can_act=shown.can_act,
             questions=shown.questions(),
+            secrets=shown.secrets,
         )
         parts = fragments(
             shown.watch, shown.facts, choice, self._addresses(request), offers, time.time()
@@ -256,8 +265,9 @@ class Pages:
                     shown.facts.project,
                     can_act=shown.can_act,
                     questions=shown.questions(),
+                    secrets=shown.secrets,
                 )
-                project = shown.facts.project
+                project, event_count = shown.facts.project, shown.watch.event_count
             offer = next((one for one in offers if one.action == action), None)
             if offer is None:
                 known = action if action in ACTIONS else "that"
@@ -269,17 +279,37 @@ class Pages:
                 time.sleep(STOP_SECONDS)  # most runs have stopped by then
                 return RedirectResponse(page, 303)
             words = [*offer.words, *_answers(given, offer.questions)]
-            return self._start(words, shown.facts.run, str(request.path_params["project"]), page)
+            secrets = {
+                name: value for name in offer.secrets if (value := given.get(f"{FIELD}{name}", ""))
+            }
+            key = str(request.path_params["project"])
+            return self._start(words, secrets, shown.facts.run, event_count, key, page)
         except PlaitError as error:
             return problem_page(error)
 
-    def _start(self, words: list[str], run: str, key: str, page: str) -> Response:
-        started = StartedCommand([*words, "--quiet"])
-        store = self._projects.store(key)
-        is_working = partial(_is_held_by, store.holder, run, started.pid)
-        if started.wait_until(is_working, START_SECONDS) or started.exit_code in (0, 1):
+    def _start(
+        self,
+        words: list[str],
+        inputs: Mapping[str, str],
+        run: str,
+        event_count: int,
+        key: str,
+        page: str,
+    ) -> Response:
+        # Inputs go through standard input: arguments of processes can be seen by others.
+        words += ["-i", "@-"] if inputs else []
+        started = StartedCommand([*words, "--quiet"], inputs)
+        begun = partial(self._has_new_events, key, run, event_count)
+        if started.wait_until(begun, START_SECONDS) or started.exit_code in (None, 0, 1):
             return RedirectResponse(page, 303)
         return _command_failed(words, started.output(), page)
+
+    def _has_new_events(self, key: str, run: str, known: int) -> bool:
+        """A command that is refused holds the run for a moment, too."""
+        shown = self._projects.shown(key, run)
+        with shown.lock:
+            shown.watch.update()
+            return shown.watch.event_count > known
 
     # ── starting a flow ──────────────────────────────────────────────────
 
@@ -319,7 +349,6 @@ class Pages:
                 for name in flow.parameters
                 if given.get(f"{FIELD}{name}", "") != ""
             }
-            # Inputs go through standard input: arguments of processes can be seen by others.
             words = run_words(project, inside, {}, trust=given.get("trust") == "yes")
             words += ["-i", "@-"] if inputs else []
             started = StartedCommand([*words, "--quiet"], inputs)
@@ -352,10 +381,6 @@ def _choice(request: Request) -> Choice:
 
 def _number(text: str | None, default: int = 0) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else default
-
-
-def _is_held_by(holder: Callable[[str], int | None], run: str, pid: int) -> bool:
-    return holder(run) == pid
 
 
 def _answers(given: Mapping[str, str], questions: object) -> list[str]:

@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 
 from plait.app.flow_list import ListedFlow, find_flows
 from plait.core.hints import Final
-from plait.core.values import Json, Undefined
+from plait.core.values import UNDEFINED, Json, Undefined
 from plait.lang.parameters import Parameter
 from plait.views.format import one_line
 from plait.web.addresses import START, start_address
+from plait.web.fields import FIELD, field_with_label, secret_field, secrets_note
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import note, section
 
-FIELD: Final = "input-"
-"""Begins the name of a field for a parameter."""
 _NUMBERS: Final = {"integer": "1", "number": "any"}
 
 
@@ -85,9 +84,17 @@ def form_content(
     problem: str = "",
     exit_code: int = 0,
 ) -> Markup:
-    """The form of one flow; `problem`: what the command said when it was last sent."""
+    """The form of one flow; `problem`: what the command said when it was last sent.
+
+    The value of a secret is never in it: neither its default nor what was given.
+    """
     given = given or {}
-    fields = [_field(one, given.get(one.name)) for one in flow.parameters.values()]
+    fields = [
+        secret_field(one.name, _hints(one), required=one.required)
+        if one.name in flow.secrets
+        else _field(one, given.get(one.name))
+        for one in flow.parameters.values()
+    ]
     words = run_words(project, inside, {}, trust=False)
     import shlex
 
@@ -127,6 +134,7 @@ def form_content(
             data_command=command,
             data_command_end=f"--project {shlex.quote(project)}",
         ),
+        secrets_note(sorted(flow.secrets)) if flow.secrets else None,
         method="post",
         action=START,
         class_="start-form",
@@ -135,21 +143,25 @@ def form_content(
     return join(parts, section("Parameters", form, id="parameters"))
 
 
+def _hints(one: Parameter) -> list[str]:
+    hints = [one.description] if one.description else []
+    if one.type in ("array", "object"):
+        hints.append("JSON")
+    elif not one.required and one.default in (None, UNDEFINED):
+        hints.append("optional")
+    return hints
+
+
 def _field(one: Parameter, given: str | None) -> Markup:
     name, id = f"{FIELD}{one.name}", f"{FIELD}{one.name}"
     default = None if isinstance(one.default, Undefined) else one.default
     value = given if given is not None else _text(default)
-    hints = [one.description] if one.description else []
-    if one.type in ("array", "object"):
-        hints.append("JSON")
-    elif not one.required and default is None:
-        hints.append("optional")
-    hint_id = f"{id}-hint" if hints else None
+    hints = _hints(one)
     shared: dict[str, object] = {
         "id": id,
         "name": name,
         "required": one.required,
-        "aria_describedby": hint_id,
+        "aria_describedby": f"{id}-hint" if hints else None,
         "data_input": one.name,
     }
     control: Markup
@@ -167,18 +179,7 @@ def _field(one: Parameter, given: str | None) -> Markup:
         control = tag(
             "input", type="text", value=value, data_pattern=pattern, autocomplete="off", **shared
         )
-    return tag(
-        "div",
-        tag(
-            "label",
-            one.name,
-            tag("span", " needed", class_="dim") if one.required else None,
-            for_=id,
-        ),
-        control,
-        tag("p", ". ".join(hints), id=hint_id, class_="dim") if hints else None,
-        class_="field",
-    )
+    return field_with_label(one.name, control, hints, required=one.required)
 
 
 def _options(choices: Sequence[Json], value: str, *, required: bool) -> list[Markup]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.core.hints import Final
 from plait.core.values import Json
@@ -12,7 +12,7 @@ from plait.lang.analysis.explain import Explanation, PlaceholderRow
 from plait.views.format import clock, describe_failure, first_line
 from plait.views.log import LogEntry
 from plait.views.run_tree import StepNode
-from plait.views.run_watch import LiveStep, RunWatch
+from plait.views.run_watch import RunWatch
 from plait.views.step_detail import ModelTurnFacts, SessionFacts, StepDetail, TaskFacts, ToolUse
 from plait.views.terminal import QUOTED
 from plait.web.addresses import Links, element_id
@@ -57,7 +57,7 @@ def step_panel(
     `mark`: begins the ids in it, if a page has several panels; such a page has no script.
     """
     node = detail.node
-    live = {} if watch is None else _live_steps(watch, detail.path)
+    live = None if watch is None else _live_blocks(watch, detail.path)
     return tag(
         "div",
         _head(detail, links, now, mark),
@@ -72,10 +72,6 @@ def step_panel(
         class_="step",
         id=f"{mark}step",
     )
-
-
-def _live_steps(watch: RunWatch, path: str) -> dict[str, LiveStep]:
-    return {one: step for one, step in watch.live.items() if is_at_or_below(one, path)}
 
 
 def _head(detail: StepDetail, links: Links, now: float, mark: str) -> Markup:
@@ -154,8 +150,8 @@ def _failure(detail: StepDetail) -> Markup | None:
 # ── output ───────────────────────────────────────────────────────────────
 
 
-def _outputs(detail: StepDetail, live: Mapping[str, LiveStep], mark: str) -> Markup | None:
-    blocks = [*_entry_blocks(detail.entries, detail.path), *_live_blocks(live, detail.path)]
+def _outputs(detail: StepDetail, live: Iterable[Markup] | None, mark: str) -> Markup | None:
+    blocks = [*_entry_blocks(detail.entries, detail.path), *(live or ())]
     if not blocks:
         return None
     find = None if mark else find_box("output")
@@ -219,14 +215,19 @@ def _streams(value: Json) -> list[tuple[str, str]]:
     return found
 
 
-def _live_blocks(live: Mapping[str, LiveStep], path: str) -> Iterator[Markup]:
-    for one, step in live.items():
+def _live_blocks(watch: RunWatch, path: str) -> Iterator[Markup]:
+    """What the steps at and below a path have printed that have not ended."""
+    is_running = watch.status == "running"
+    state = "running" if is_running else "interrupted"
+    for one, step in watch.live.items():
+        if not is_at_or_below(one, path):
+            continue
         names = {"stdout": "output", "stderr": "errors"}
         streams = [
             (names.get(name, name), text[-LIVE_OUTPUT:]) for name, text in step.streams.items()
         ]
-        head = join(state_sign("running"), " running", None if one == path else f" {one}")
-        yield _block(head, streams, follow=True)
+        head = join(state_sign(state, with_word=True), None if one == path else f" {one}")
+        yield _block(head, streams, follow=is_running)
 
 
 def _block(head: Child, streams: Sequence[tuple[str, str]], *, follow: bool = False) -> Markup:
@@ -436,7 +437,7 @@ def _attempts(node: StepNode, mark: str) -> Markup | None:
         tag(
             "tr",
             tag("td", str(one.number)),
-            tag("td", state_sign(one.state), f" {one.cause or one.state}"),
+            tag("td", state_sign(one.state, with_word=not one.cause), f" {one.cause}".rstrip()),
             tag("td", moment(one.began)),
             tag("td", seconds(None if one.ended is None else one.ended - one.began)),
             tag("td", f"waits {one.delay:g} s" if one.delay else ""),

@@ -23,8 +23,16 @@ SHAPES: Final = {
     "foreach": ("[[", "]]"),
 }
 """By the shape of a node: what stands around its label; a box otherwise."""
-PLAIN: Final = frozenset(" .,:=()/_-+!?'≠≥≤…×")
+PLAIN: Final = frozenset(" .,=()/_-+!?'≠≥≤…×")
 """Characters beside letters and digits that no label gives a meaning to."""
+LATE_SYNTAX: Final = (
+    ("$$", "$\u200b$"),  # around mathematics: one wrong formula, and no diagram is drawn
+    ("$$", "$\u200b$"),  # of three
+    (":fa-", ":\u200bfa-"),  # in `fa:fa-car`, an icon
+)
+"""What Mermaid reads after it has turned character codes into characters, and the same with a space
+that has no width.
+"""
 STYLES: Final = {
     "visited": "stroke:#155eef,stroke-width:3px",
     "failed": "stroke:#d0544b,stroke-width:3px",
@@ -72,8 +80,11 @@ def encode(text: str) -> str:
     line = shorten(one_line(" ".join(text.split()), None), MOST_OF_A_LABEL)
     # A label that begins like a list would be drawn as one, so its first sign is a code, too.
     is_list = re.match(r"\d+[.)]|\W", line) is not None
+    for read, parted in LATE_SYNTAX:
+        line = line.replace(read, parted)
     codes = (
         char if (char.isalnum() or char in PLAIN) and (at or not is_list) else f"#{ord(char)};"
         for at, char in enumerate(line)
     )
-    return "".join(codes) or "#160;"
+    # After `style` and a colon it drops the end of a code; a space between them prevents that.
+    return "".join(codes).replace("#58; ", ": ") or "#160;"

@@ -27,6 +27,7 @@ from plait.engine.paths import (
     is_call_name,
     last_name,
     name_key,
+    parent_path,
     split_name,
     split_path,
 )
@@ -57,7 +58,9 @@ class DiagramNode:
     about: str = ""
     """The tool, the shell text or the description."""
     visits: int = 0
+    """A visit that runs now counts."""
     failed: bool = False
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,9 +350,12 @@ Visit: TypeAlias = tuple[str, bool] | tuple[str, bool, int | None]
 """A visit: the node, whether it failed, and the number of the edge that followed, if recorded."""
 
 
-def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
-    """The diagram with the visits of a run, which are in their order."""
-    made = list(visits)
+def mark_visits(diagram: Diagram, visits: Iterable[Visit], running: Sequence[str] = ()) -> Diagram:
+    """The diagram with the visits of a run, which are in their order.
+
+    `running`: the nodes that are visited now, after all those visits.
+    """
+    made: list[Visit] = [*visits, *((name, False) for name in running)]
     counts: dict[str, int] = {}
     failed = {visit[0] for visit in made if visit[1]}
     for name, *_ in made:
@@ -363,19 +369,24 @@ def mark_visits(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
         if number is not None:
             taken[number] = taken.get(number, 0) + 1
     drawn = tuple(
-        replace(node, visits=counts.get(node.name, 0), failed=node.name in failed)
+        replace(
+            node,
+            visits=counts.get(node.name, 0),
+            failed=node.name in failed,
+            running=node.name in running,
+        )
         for node in diagram.nodes
     )
     edges = tuple(replace(edge, taken=taken.get(at, 0)) for at, edge in enumerate(diagram.edges))
     return replace(diagram, nodes=drawn, edges=edges, is_run=True)
 
 
-def mark_tasks(diagram: Diagram, visits: Iterable[Visit]) -> Diagram:
+def mark_tasks(diagram: Diagram, visits: Iterable[Visit], running: Sequence[str] = ()) -> Diagram:
     """The same for tasks, which have no order: an edge was taken as often as both its tasks were done.
 
     A loop was closed before every visit but the first.  A manager delegates as often as others work.
     """
-    marked = mark_visits(diagram, visits)
+    marked = mark_visits(diagram, visits, running)
     done = {node.name: node.visits for node in marked.nodes}
 
     def taken(edge: DiagramEdge) -> int:
@@ -394,12 +405,12 @@ def task_visits(journal: Journal) -> list[Visit]:
     for stamped in journal.events():
         match stamped.event:
             case StepFinished(path=path, title=title, outcome=outcome) if is_below(path, TASKS):
-                if (name := _task_at(path, title)) is not None:
+                if (name := task_at(path, title)) is not None:
                     ended[path] = (name, isinstance(outcome, Failed))
     return list(ended.values())
 
 
-def _task_at(path: str, title: str) -> str | None:
+def task_at(path: str, title: str) -> str | None:
     """The node of a step of an ensemble, if it has one."""
     above, name = split_path(path)
     match split_name(name):
@@ -418,11 +429,16 @@ def _task_at(path: str, title: str) -> str | None:
 
 def graph_visits(journal: Journal, part: str) -> list[Visit]:
     """The visits of a graph, or the steps of a workflow, in their order."""
-    found = [known for known in journal.steps_in(part) if ":" not in last_name(known.path)]
+    found = [known for known in journal.steps_in(part) if is_visit(known.path, part)]
     return [
         (node_name(known.path), isinstance(known.outcome, Failed), _edge_in(known.outcome))
         for known in found
     ]
+
+
+def is_visit(path: str, part: str) -> bool:
+    """Is it directly below this part, and not an item or a hook?"""
+    return parent_path(path) == part and ":" not in last_name(path)
 
 
 def _edge_in(outcome: Outcome) -> int | None:

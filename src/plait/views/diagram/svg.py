@@ -153,6 +153,7 @@ def _width(node: DiagramNode) -> float:
 def _node(node: DiagramNode, spot: Spot, *, is_run: bool) -> Iterator[str]:
     faint = " faint" if is_run and not node.visits else ""
     mark = " bad" if node.failed else " was" if node.visits else ""
+    mark += " now" if node.running else ""
     left, top = spot.x - spot.width / 2, spot.y - HEIGHT / 2
     style = "tool" if node.shape == "shell" else node.shape
     round_ = 22 if node.shape in ("return", "end") else 3 if node.shape == "gate" else 9
@@ -180,7 +181,8 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "middle")
 
 def _tooltip(node: DiagramNode) -> str:
     visits = f"; visited {node.visits} times" if node.visits else ""
-    return f"{node.name}: {node.shape}" + (f" {node.about}" if node.about else "") + visits
+    now = "; runs now" if node.running else ""
+    return f"{node.name}: {node.shape}" + (f" {node.about}" if node.about else "") + visits + now
 
 
 def _edges(

@@ -109,12 +109,19 @@ function at(root, place) {
 
 // ── live updates ──────────────────────────────────────────────────────────
 
+const AGAIN = 3000;
 let source = null;
+let again = 0;
+
+function disconnect() {
+  clearTimeout(again);
+  source?.close();
+}
 
 function connect() {
-  source?.close();
+  disconnect();
   const address = document.body.dataset.live;
-  if (!address || !window.EventSource) return;
+  if (!address || !window.EventSource || document.hidden) return;
   const state = byId("connection");
   source = new EventSource(address);
   source.addEventListener("open", () => {
@@ -124,6 +131,8 @@ function connect() {
   source.addEventListener("error", () => {
     state.textContent = "not connected; trying again";
     state.classList.add("is-lost");
+    // After an answer such as 401 or 503 a browser does not try again by itself.
+    if (source.readyState === EventSource.CLOSED) again = setTimeout(connect, AGAIN);
   });
   source.addEventListener("parts", (message) => {
     const parts = JSON.parse(message.data);
@@ -144,7 +153,9 @@ function connect() {
   });
 }
 
-window.addEventListener("pagehide", () => source?.close());
+window.addEventListener("pagehide", disconnect);
+// A browser has six connections to a server: tabs that nobody sees must not keep them.
+document.addEventListener("visibilitychange", connect);
 window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 
 // ── the list of items ─────────────────────────────────────────────────────
@@ -317,6 +328,9 @@ function showCommand(form) {
   for (const field of form.querySelectorAll("[data-input]")) {
     if (field.value) words.push("-i", quote(`${field.dataset.input}=${field.value}`));
   }
+  // A secret is in no command: the command reads it.
+  const isGiven = [...form.querySelectorAll("[data-secret]")].some((field) => field.value);
+  if (isGiven && !code.dataset.command.endsWith(" -i @-")) words.push("-i @-");
   if (code.dataset.commandEnd) words.push(code.dataset.commandEnd);
   for (const field of form.querySelectorAll("[data-adds]:checked")) {
     const [flag, ...rest] = field.dataset.adds.split(" ");
