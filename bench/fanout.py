@@ -29,7 +29,7 @@ from tables import Bar, Figures, Plan, Row, Table, compared, shown, times_as  # 
 
 from plait.adapters.local import LocalBackend  # noqa: E402
 from plait.adapters.process import process  # noqa: E402
-from plait.adapters.process.guardian_client import NO_COMPILED  # noqa: E402
+from plait.adapters.process.guardian_process import NO_COMPILED  # noqa: E402
 from plait.adapters.store.journal import SqliteJournal  # noqa: E402
 from plait.app import runs as flows  # noqa: E402
 from plait.core.values import Json  # noqa: E402

@@ -97,6 +97,7 @@ def figures(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
         f"{sum(map(is_step, classes))}",
     )
     yield "downcasts of a run", str(len(DOWNCAST.findall(text)))
+    yield "attributes set on a run from outside", str(sum(map(sets_on_run, ast_nodes(trees))))
     yield "tests for a dry run (rehearsal or plan_log is None)", str(len(DRY_RUN.findall(text)))
     for types in (False, True):
         cycles = find_cycles(import_graph(trees, types=types))
@@ -105,6 +106,24 @@ def figures(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
         for cycle in cycles:
             shown = ", ".join(sorted(cycle)[:4])
             yield f"  of {len(cycle)} modules", f"{shown}{' …' * (len(cycle) > 4)}"
+
+
+def ast_nodes(trees: dict[str, ast.Module]) -> Iterator[ast.AST]:
+    for tree in trees.values():
+        yield from ast.walk(tree)
+
+
+def sets_on_run(node: ast.AST) -> int:
+    """How many attributes of `run`, `ctx.run` or the like an assignment sets."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return sum(
+        isinstance(target, ast.Attribute)
+        and (
+            (isinstance(target.value, ast.Name) and target.value.id == "run")
+            or (isinstance(target.value, ast.Attribute) and target.value.attr == "run")
+        )
+        for target in targets
+    )
 
 
 def share(part: int, whole: int) -> str:

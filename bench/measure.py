@@ -105,7 +105,19 @@ def race_once_each(
 
 
 def race_trees(contenders: Mapping[str, Callable[[int], Any]], *, rounds: int) -> dict[str, Times]:
-    """The times of whole processes or maps: wall time, and computing time of all processes.
+    """The times of whole processes or maps: wall time, and computing time of all processes."""
+
+    def spender(call: Callable[[int], Any]) -> Callable[[int], tuple[float, float]]:
+        return lambda number: spent(partial(call, number))
+
+    spans = race_spans({name: spender(call) for name, call in contenders.items()}, rounds=rounds)
+    return {name: tree_times(seen) for name, seen in spans.items()}
+
+
+def race_spans(
+    contenders: Mapping[str, Callable[[int], tuple[float, float]]], *, rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """What each contender spent in each round, wall and computing time; it is given its number.
 
     Each round begins with another contender, so that none always has the same one before it.
     """
@@ -114,8 +126,13 @@ def race_trees(contenders: Mapping[str, Callable[[int], Any]], *, rounds: int) -
     for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            seen[name].append(spent(partial(contenders[name], number)))
-    return {name: tree_times(spans) for name, spans in seen.items()}
+            seen[name].append(contenders[name](number))
+    return seen
+
+
+def paired_ratios(times: Sequence[float], references: Sequence[float]) -> list[float]:
+    """Of each round.  What slows the machine down for a while hits both times of a round."""
+    return [one / reference for one, reference in zip(times, references, strict=True)]
 
 
 def tree_times(spans: Sequence[tuple[float, float]]) -> Times:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fanout import SOURCES, TASKS, _env, _flow_file
 from measure import all_cores, race_trees
-from tables import Bar, Plan, Row, Table, computing_cells, figures_of, shown, times_as
+from tables import Bar, Plan, Table, compared_by_computing
 
 OFF, ON, SAMPLED_OUT = "not traced", "traced", "sampled out"
 MOST = 1.05
@@ -57,22 +57,13 @@ def _table(items: int, rounds: int, title: str) -> Table:
         }
         _run(file, traced)  # bytecode is written, caches are warm
         times = race_trees(contenders, rounds=rounds)
-    rows = []
-    for name, seen in times.items():
-        figures = figures_of(seen, times[OFF])
-        ratio = figures.computing_ratio
-        cells = (shown(seen.least), times_as(seen.least / times[OFF].least))
-        bar = Bar(MOST) if name == ON else None
-        passed = None if bar is None or ratio is None else ratio <= bar.most
-        text = "" if bar is None else f"computing {bar}"
-        rows.append(Row(name, (*cells, *computing_cells(figures)), text, passed, figures))
     meaning = (
         "`plait run` of a map with one captured shell step: two spans for each item, metrics and "
         "logs, sent to a collector on this machine, whose own time does not count. The bar is about "
         "computing time, of Plait and of all it starts."
     )
-    columns = ("", "least time", f"× {OFF}", "computing", f"× {OFF}")
-    return Table(title, meaning, columns, tuple(rows))
+    bars = {ON: Bar(MOST)}
+    return compared_by_computing(title, meaning, times, to=OFF, bars=bars)
 
 
 def _run(file: str, env: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fanout import TASKS, Task, _env, _flow_file
 from measure import all_cores, race_trees
-from tables import Bar, Plan, Row, Table, computing_cells, figures_of, shown, times_as
+from tables import Bar, Plan, Table, compared_by_computing
 
 OFF, ON, PRINTED = "not streamed", "streamed", "streamed, and printed (-v)"
 MOST = 1.05
@@ -52,15 +52,6 @@ def _table(task: Task, items: int, parallel: int, rounds: int, title: str) -> Ta
         }
         _run(PROGRAM, file)  # bytecode is written, caches are warm
         times = race_trees(contenders, rounds=rounds)
-    rows = []
-    for name, seen in times.items():
-        figures = figures_of(seen, times[OFF])
-        ratio = figures.computing_ratio
-        cells = (shown(seen.least), times_as(seen.least / times[OFF].least))
-        bar = Bar(MOST) if name == ON and task is PRINTS else None
-        passed = None if bar is None or ratio is None else ratio <= bar.most
-        text = "" if bar is None else f"computing {bar}"
-        rows.append(Row(name, (*cells, *computing_cells(figures)), text, passed, figures))
     meaning = (
         "`plait run` of a map; its output goes to /dev/null. A short item ends before its output "
         "is due, so its lines come with its end. The bar is about computing time, of Plait and of "
@@ -69,8 +60,8 @@ def _table(task: Task, items: int, parallel: int, rounds: int, title: str) -> Ta
         else "The same with items that print three lines, a tenth of a second apart: each line is "
         "masked, written to the folder of the run and reported by itself. No bar."
     )
-    columns = ("", "least time", f"× {OFF}", "computing", f"× {OFF}")
-    return Table(title, meaning, columns, tuple(rows))
+    bars = {ON: Bar(MOST)} if task is PRINTS else {}
+    return compared_by_computing(title, meaning, times, to=OFF, bars=bars)
 
 
 def _run(program: str, file: str, *options: str) -> None:

@@ -131,6 +131,21 @@ def compared(
     return Table(title, meaning, columns, tuple(rows))
 
 
+def compared_by_computing(
+    title: str, meaning: str, times: Mapping[str, Times], *, to: str, bars: Mapping[str, Bar]
+) -> Table:
+    """The same; bars hold for the computing time of the whole process tree."""
+    rows = []
+    for name, seen in times.items():
+        figures = figures_of(seen, times[to])
+        ratio, bar = figures.computing_ratio, bars.get(name)
+        cells = (shown(seen.least), times_as(seen.least / times[to].least))
+        passed = None if bar is None or ratio is None else ratio <= bar.most
+        text = "" if bar is None else f"computing {bar}"
+        rows.append(Row(name, (*cells, *computing_cells(figures)), text, passed, figures))
+    return Table(title, meaning, ("", "least time", f"× {to}", "computing", f"× {to}"), tuple(rows))
+
+
 def figures_of(seen: Times, reference: Times) -> Figures:
     share = seen.computing / reference.computing if seen.computing and reference.computing else None
     return Figures(seen.least, seen.computing, seen.least / reference.least, share)

@@ -1,4 +1,5 @@
-"""The benchmarks' own logic: when they refuse to run, which tables they take, what they remember.
+"""The benchmarks' own logic: when they refuse to run, which tables they take, what they remember,
+and which bars they know.
 
 Nothing is measured here.
 """
@@ -26,7 +27,9 @@ def bench_module(name: str) -> ModuleType:
         sys.path.remove(str(BENCH))
 
 
-load, tables, results = (bench_module(name) for name in ("load", "tables", "results"))
+load, tables, results, bars, measure = (
+    bench_module(name) for name in ("load", "tables", "results", "bars", "measure")
+)
 
 
 # ── load ─────────────────────────────────────────────────────────────────
@@ -187,6 +190,63 @@ def test_computing_time_stands_beside_wall_time_where_it_was_measured() -> None:
     table = tables.compared("many", "", wall, to="xargs", bars={})
     assert table.columns == ("", "least time", "× xargs", "by medians")
     assert table.rows[1].cells == ("1.2 s", "1.20", "1.20")
+
+
+# ── rounds ───────────────────────────────────────────────────────────────
+
+
+def test_each_round_begins_with_another_contender() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def contender(name: str) -> Any:
+        def spend(number: int) -> tuple[float, float]:
+            asked.append((name, number))
+            return len(asked), 0.0
+
+        return spend
+
+    seen = measure.race_spans({name: contender(name) for name in "abc"}, rounds=3)
+    assert asked == [(name, at) for at, names in enumerate(("abc", "bca", "cab")) for name in names]
+    assert seen["a"] == [(1, 0.0), (6, 0.0), (8, 0.0)]
+
+
+def test_a_slow_moment_hits_both_times_of_a_round() -> None:
+    assert measure.paired_ratios([2.2, 22.0, 1.8], [2.0, 20.0, 2.0]) == pytest.approx(
+        [1.1, 1.1, 0.9]
+    )
+
+
+# ── bars ─────────────────────────────────────────────────────────────────
+
+
+def kept_tables() -> list[Any]:
+    files = sorted((BENCH / "results").glob("*.json"))
+    return [table for file in files for table in results.kept(file.stem).tables]
+
+
+def test_every_row_with_a_bar_says_what_would_reach_it_or_was_never_missed() -> None:
+    rows = [(table, row) for table in kept_tables() for row in table.rows if row.bar]
+    assert len(rows) > 50
+    unknown = [f"{table.title}: {row.name}" for table, row in rows]
+    assert [name for name in unknown if not bars.is_known(name)] == []
+
+
+def test_every_missed_row_has_a_text() -> None:
+    assert bars.without_text([name for table in kept_tables() for name in table.missed]) == []
+
+
+def test_a_row_that_is_in_no_text_is_found() -> None:
+    missed = ["a map: plait run FILE", "a map: plait run FILE, nothing compiled", "a map: new"]
+    assert bars.without_text(missed) == ["a map: new"]
+    assert not bars.is_known("a map: new")
+    assert list(bars.texts_about(missed[:1])) == ["plait run FILE"]
+    assert list(bars.texts_about(missed[1:])) == ["nothing compiled"]
+
+
+def test_what_was_never_missed_has_no_text_yet() -> None:
+    missed = ["Completion: plait --version"]
+    assert bars.is_known(missed[0])
+    assert bars.without_text(missed) == missed
 
 
 PARTS = [
