@@ -1,7 +1,8 @@
 """Programs from the npm registry, in pinned versions, for tests with real peers.
 
 They are installed once into a folder below `.venv`.  Where npm or the registry is missing, the test is
-skipped with a message; with PLAIT_NPM=must, as in CI, it fails.
+skipped with a message; with PLAIT_NPM=must, as in CI, it fails.  Without that, npm asks once and does not
+ask again for ten minutes: it waits a minute before it gives up, and many tests would wait for it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -24,7 +27,7 @@ CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 YAML_SERVER = "yaml-language-server@1.19.2"
 LANGUAGE_CLIENT = "vscode-languageserver-protocol@3.17.5"
 LIMIT = 600.0
-"""Seconds that an installation may take."""
+"""Seconds that an installation may take, and that a failure is remembered."""
 
 
 def npm_folder(*packages: str) -> Path:
@@ -41,6 +44,10 @@ def npm_folder(*packages: str) -> Path:
             _install(str(npm), folder, packages)
             (folder / "done").touch()
     return folder
+
+
+def is_required() -> bool:
+    return os.environ.get("PLAIT_NPM") == "must"
 
 
 def node(folder: Path) -> str:
@@ -71,18 +78,36 @@ def run_node(folder: Path, script: str, stdin: str) -> str:
 
 
 def _install(npm: str, folder: Path, packages: Sequence[str]) -> None:
-    command = [npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)]
+    failure = folder / "failed"
+    if not is_required() and failure.exists() and time.time() - failure.stat().st_mtime < LIMIT:
+        _give_up(failure.read_text("utf-8"))
+    command = [
+        npm,
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--loglevel=error",
+        "--prefix",
+        str(folder),
+    ]
+    if not is_required():
+        command.append("--fetch-retries=0")
     try:
         ended = subprocess.run(
             [*command, *packages], capture_output=True, text=True, timeout=LIMIT, check=False
         )
     except subprocess.TimeoutExpired:
-        _give_up(f"npm did not install {', '.join(packages)} within {LIMIT:g} seconds")
-    if ended.returncode:
-        _give_up(f"npm cannot install {', '.join(packages)}: {ended.stderr.strip()[-300:]}")
+        why = f"npm did not install {', '.join(packages)} within {LIMIT:g} seconds"
+    else:
+        if ended.returncode == 0:
+            return
+        said = "; ".join(ended.stderr.strip().splitlines()[:3])
+        why = f"npm cannot install {', '.join(packages)}: {said}"
+    failure.write_text(why, "utf-8")
+    _give_up(why)
 
 
-def _give_up(why: str) -> None:
-    if os.environ.get("PLAIT_NPM") == "must":
+def _give_up(why: str) -> NoReturn:
+    if is_required():
         pytest.fail(why)
     pytest.skip(why)

@@ -3,12 +3,13 @@
 Released are the source, the wheel of this machine with the compiled guardian, and the wheel of any machine. The
 source is installed with a compiler, without one, and with one that fails. Dependencies come from the registry.
 
-    python tests/release.py [folder of the results, dist]
+    python tests/release.py [a new folder for the results; else dist, which is removed first]
     python tests/release.py --tag v1.2.3       does the tag fit the version?  It needs nothing installed.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -50,12 +51,19 @@ class Row:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["--tag"]:
-        problems = find_tag_problems(arguments[1] if arguments[1:] else "")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="of the results: dist, or a new one")
+    parser.add_argument("--tag", help="only say whether this tag fits the version")
+    options = parser.parse_args(arguments)
+    if options.tag is not None:
+        problems = find_tag_problems(options.tag)
         print("".join(f"plait: {problem}\n" for problem in problems), end="", file=sys.stderr)
         return min(len(problems), 1)
-    dist = Path(arguments[0] if arguments else ROOT / "dist").absolute()
-    shutil.rmtree(dist, ignore_errors=True)
+    dist = (options.folder or ROOT / "dist").absolute()
+    if options.folder is None:
+        shutil.rmtree(dist, ignore_errors=True)
+    elif dist.exists():
+        parser.error(f"'{options.folder}' exists: name a new folder")
     dist.mkdir(parents=True)
     source, *wheels = build_all(dist)
     rows = list(plan(source, wheels))

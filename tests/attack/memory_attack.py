@@ -41,8 +41,8 @@ LEFT_OUT = [
 ]
 SERVES = """
 import sys
-from plait.adapters.process import guardian_client
-guardian_client.COMPILED = sys.argv.pop(1)
+from plait.adapters.process import guardian_process
+guardian_process.COMPILED = sys.argv.pop(1)
 """
 TESTS = f"{SERVES}\nimport pytest\nsys.exit(pytest.main(sys.argv[1:]))"
 PLAIT = f"{SERVES}\nfrom plait.cli import enter\nsys.exit(enter())"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from plait import __version__ as plait_version
-from plait.cli import COMMANDS, main, run_to_exit_code
-from plait.cli.commit import find_commit
+from plait.cli import COMMANDS, find_commit, main, run_to_exit_code
 from plait.cli.values import HIDDEN
 from plait.core.errors import InternalError, ProcessError
 
@@ -226,6 +227,26 @@ def test_an_argument_may_stand_behind_an_option(capsys: Capsys) -> None:
     usual = capsys.readouterr().out
     assert main(["mcp", "config", "--expose", "flow:*", "codex"]) == 0
     assert capsys.readouterr().out == usual
+
+
+def test_the_entry_of_a_client_is_readable_whatever_the_folder_is_called(
+    capsys: Capsys, tmp_path: Path
+) -> None:
+    project = tmp_path / 'a "b" \\n \x7f \U0001f600'
+    project.mkdir()
+    for client, read in (("claude", json.loads), ("codex", tomllib.loads)):
+        assert main(["mcp", "config", client, "--project", str(project)]) == 0
+        (servers,) = read(capsys.readouterr().out).values()
+        assert servers["plait"]["args"][-2:] == ["--project", str(project)]
+
+
+def test_an_entry_and_a_list_have_no_address(capsys: Capsys) -> None:
+    for action in ("config", "list"):
+        assert main(["mcp", action, "--http", "0"]) == 2
+        assert capsys.readouterr().err == (
+            f"plait mcp {action} takes no --http\n"
+            "fix: plait mcp --http ADDRESS prints what its clients need\n"
+        )
 
 
 BAD = [

@@ -89,10 +89,29 @@ def test_a_file_that_differs_is_not_overwritten(
     mine = project / ".ai/tools/mcp/notes/shout.yaml"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine\n")
-    assert main(["tools", "import", ".mcp.json"]) == 1
-    assert "this file exists" in capfd.readouterr().err
+    for more in (["--dry-run"], []):
+        assert main(["tools", "import", ".mcp.json", *more]) == 1
+        shown = capfd.readouterr()
+        assert "this file exists" in shown.err
+        assert "notes/shout.yaml" not in shown.out
     assert mine.read_text() == "mine\n"
     assert (mine.parent / "length.yaml").exists()
+
+
+def test_two_tools_that_would_have_one_file_are_not_mixed_up(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(**{"no tes": notes(), "no-tes": notes()})
+    for more in (["--dry-run"], []):
+        assert main(["tools", "import", ".mcp.json", *more]) == 1
+        shown = capfd.readouterr()
+        assert (
+            ".ai/tools/mcp/no-tes/shout.yaml: this file is that of another tool; "
+            "no-tes / shout is not imported\n"
+            "fix: give its server another name in the file that you import\n"
+        ) in shown.err
+        assert shown.out.count("no-tes/shout.yaml") == 1
+    assert len(list((project / ".ai/tools/mcp/no-tes").iterdir())) == 2
 
 
 BAD = [

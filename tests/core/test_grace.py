@@ -64,7 +64,7 @@ def test_there_is_no_other_grace() -> None:
     # EOF_GRACE: how long output is read on that somebody holds open after the process has ended.
     assert found == {
         "core/grace.py: GRACE",
-        "adapters/process/process.py: EOF_GRACE",
+        "adapters/process/watch.py: EOF_GRACE",
         "adapters/mcp/transports.py: EOF_GRACE",
     }
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from plait.core.errors import ValueRefusedError
 from plait.core.values import (
+    MOST_LEVELS,
     UNDEFINED,
     Secret,
     copy_shared,
     deep_copy,
+    is_deeper,
     json_text,
     json_value,
     reveal_text,
@@ -88,6 +90,29 @@ def test_data_that_contains_itself_or_is_too_deep_is_refused() -> None:
     for value in (loop, deep):
         with pytest.raises(ValueRefusedError, match="it contains itself or is nested too deeply"):
             text(value)
+
+
+def test_levels_of_lists_and_maps_are_counted_without_recursion() -> None:
+    deep: object = "text"
+    for _ in range(100_000):
+        deep = {"a": deep}
+    assert is_deeper(deep, 100)
+    for value, levels in ((3, 0), ([], 1), ({"a": [1]}, 2), ([[], {"a": 1}], 2)):
+        assert not is_deeper(value, levels)
+        assert is_deeper(value, levels - 1) is bool(levels)
+
+
+@pytest.mark.parametrize(("open_", "close"), [("[", "]"), ('{"a":', "}")])
+def test_json_that_is_nested_too_deeply_is_refused_where_it_comes_in(
+    open_: str, close: str
+) -> None:
+    def nested(levels: int) -> str:
+        return open_ * levels + "1" + close * levels
+
+    assert json_text(json_value(nested(MOST_LEVELS))) == nested(MOST_LEVELS)
+    with pytest.raises(RecursionError):
+        json_value(nested(MOST_LEVELS + 1))
+    assert json_value(f"[{','.join(['[]'] * 1000)}]") == [[]] * 1000  # many, but not deep
 
 
 json_values = st.recursive(

@@ -200,6 +200,7 @@ class Normal:
             (str(project), "<case>"),
             (str(home), "<home>"),
             (str(Path(plait.__file__).parent), "<plait>"),
+            (str(Path(sys.executable).with_name("plait")), "<plait command>"),
             (sys.executable, "<python>"),
             (os.path.realpath(sys.executable), "<python>"),
         ]

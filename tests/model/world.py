@@ -21,7 +21,7 @@ from unittest import mock
 
 from model.expected import said
 from model.flow import ITEMS, Flow, code_of, text
-from plait.adapters.process.process import ProcessResult
+from plait.adapters.process.process_spec import ProcessResult
 from plait.adapters.store.writer import Writer
 from plait.app.runs import FlowResult, plan_resume, resume_flow, retry_flow, run_flow
 from plait.cli import runs, show

@@ -82,7 +82,7 @@ REFUSED: list[tuple[Format, str, str]] = [
     ("json",    r'"\ud800"', "the output captured as 'n' is not JSON"),
     ("json",    r'{"\uDC00": 1}', "the output captured as 'n' is not JSON"),
     ("json",    "",          "the output captured as 'n' is not JSON"),
-    ("json",    "[" * 99999, "the output captured as 'n' is not JSON"),
+    ("json",    "[" * 99999, "the output captured as 'n' is not JSON of at most 100 levels"),
     ("number",  "",          "the output captured as 'n' is not a number"),
     ("number",  "12 apples", "the output captured as 'n' is not a number"),
     ("number",  "nan",       "the output captured as 'n' is not a number"),

@@ -1081,3 +1081,23 @@ map:
     assert place.text("seen").split() == ["a", "b", "c", "d", "e", "f"]
     place.write("flow.yaml", flow.replace("!= a", "!= z").replace("!= c", "!= z"))
     assert place.resume(run, accept_changes=True).result.counts["failed"] == 0
+
+
+def test_a_secret_that_an_author_wrote_is_masked_where_a_resume_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret-value")
+    flow = """\
+secrets: {token: TOKEN}
+steps:
+- {shell: test s3cret-value}
+- {once: true, shell: 'test s3cret-value; DIES'}
+""".replace("DIES", DIES)
+    place.write("flow.yaml", flow)
+    cut(place, "run", "flow.yaml")
+    asked = place.plait("resume")
+    place.write("flow.yaml", flow.replace("test s3cret-value}", "test s3cret-value -a 1}"))
+    for refused in (asked, place.plait("resume")):
+        printed = refused.stdout + refused.stderr
+        assert "test ***" in printed
+        assert "s3cret" not in printed

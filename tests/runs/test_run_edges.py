@@ -39,6 +39,41 @@ def test_an_input_that_is_missing_or_cannot_be_read_ends_like_any_other_bad_file
     assert ran.result.exit_code == code
 
 
+# ── data that is nested too deeply ────────────────────────────────────────
+
+DEEP = "[" * 330 + "]" * 330
+
+
+def test_an_input_that_is_nested_too_deeply_is_refused(place: Place) -> None:
+    flow = "parameters: {x: any}\nsteps: [{shell: 'echo ${x}'}]\n"
+    value: object = []
+    for _ in range(100):
+        value = [value]
+    assert place.refusal(flow, inputs={"x": value}).splitlines()[0] == (
+        "flow.yaml:1:14: parameter 'x' must be nested at most 100 levels deep, got a list"
+    )
+    assert place.refusal(flow.replace("any", "array"), inputs={"x": DEEP}).splitlines()[0] == (
+        f"flow.yaml:1:14: parameter 'x' must be a list: JSON such as [1, 2], got \"{'[' * 39}…\""
+    )
+
+
+def test_output_that_is_nested_too_deeply_is_not_captured(place: Place) -> None:
+    place.write("deep.json", DEEP)
+    ran = place.run("steps: [{shell: cat deep.json, capture_output: x, capture_format: json}]\n")
+    assert ran.message == "the output captured as 'x' is not JSON of at most 100 levels"
+
+
+def test_data_that_steps_nest_without_end_fails_the_step(place: Place) -> None:
+    ran = place.run(
+        'start: a\nstate: {x: []}\nnodes: {a: {assign: {x: ["${state.x}"]}, next: a}}\n'
+    )
+    assert ran.result.exit_code == 1
+    assert ran.message == (
+        "node 'a': a value is nested too deeply, or contains itself\n"
+        "fix: pass data of at most 100 lists and maps inside one another"
+    )
+
+
 # ── a condition that is data, in a dry run ───────────────────────────────
 
 

@@ -223,6 +223,31 @@ steps:
     ]
 
 
+def test_a_secret_that_an_author_wrote_into_the_file_is_masked_in_titles(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret-value")
+    ran = place.run(
+        """
+secrets: {token: TOKEN}
+steps:
+  - shell: test s3cret-value
+  - {name: check s3cret-value, shell: 'true'}
+  - {foreach: [s3cret-value, b], do: [{shell: 'echo ${item}'}]}
+  - {once: true, shell: test s3cret-value}
+  - {shell: test s3cret-value = no, timeout: 5s}
+"""
+    )
+    begun = [event.title for event in ran.events if isinstance(event, StepStarted)]
+    assert begun == [
+        "steps", "test ***", "check ***", "***, b", "foreach", "the items", "***", "echo ${item}", "b", "echo ${item}", "test ***",
+        "test *** = no",
+    ]  # fmt: skip
+    assert ran.failed[0] == "steps/4"
+    assert "s3cret-value" not in repr(ran.events)
+    assert b"s3cret-value" not in place.state
+
+
 def test_requests_and_agents_without_a_name_are_called_by_what_they_ask(place: Place) -> None:
     place.program("claude", "#!/bin/sh\ncat > /dev/null\n")
     ran = place.run(

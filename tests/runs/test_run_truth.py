@@ -99,7 +99,9 @@ def test_time_between_run_attempts_does_not_count(tmp_path: Path) -> None:
             opened.journal.append(event)
         progress = replay_events(opened.journal.events())
         seconds, last_at = opened.journal.reader.work_time()
+        attempts = opened.journal.reader.run_attempts()
     assert (seconds, last_at) == (6.0, 900.5)
+    assert attempts == [(100.0, 104.0), (400.5, 402.0), (900.0, 900.5)]
     assert progress.duration(progress.last_at) == 6.0
     [summary] = runs.list()
     assert (summary.duration, summary.last_at) == (6.0, 900.5)

@@ -216,6 +216,18 @@ def test_a_mail_goes_through_sendmail(
     assert body == "it failed\nBcc: all@example.org\n\nmore\n"
 
 
+def test_a_mail_through_mail_holds_no_command_of_that_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older programs named `mail` run what follows `~!` at the start of a line."""
+    from plait.system.tools.core import notify
+
+    heard = fake(monkeypatch, tmp_path, "mail")
+    monkeypatch.setitem(notify.PROGRAMS, "mail", ("mail",))
+    notify.mail({"address": "ops@example.org"}, "~!touch a\nplain ~ text\r\n~!touch b\r~|touch c")
+    assert (heard / "stdin").read_text() == (" ~!touch a\nplain ~ text\n ~!touch b\n ~|touch c")
+
+
 WRONG = [
     (["to=mail", "text=x"], "a mail needs an address: write address: ops@example.org beside to: mail"),
     (["to=desktop", "text=x"], "notify-send ended with exit code 7"),

@@ -717,6 +717,49 @@ def test_what_a_header_calls_secret_is_shown_nowhere(project: MakeProject) -> No
     )
 
 
+@pytest.mark.parametrize("levels", [101, 500, 700, 950, 100_000])
+@pytest.mark.parametrize("declared", [{}, {"week": {"type": "integer"}}])
+def test_data_that_is_nested_too_deeply_is_refused(
+    project: MakeProject, levels: int, declared: Any
+) -> None:
+    here = project().trust()
+    here.config("t", config={"command": "true"}, config_schema={"properties": declared})
+    deep: Any = []
+    for _ in range(levels - 1):
+        deep = [deep]
+    error = here.refusal("t", {"week": deep})
+    assert error.code == "not-json"
+
+
+@pytest.mark.parametrize("code", ["op3n-sesame", 31337, ["op3n-sesame"]])
+def test_a_declared_secret_that_violates_the_schema_is_not_shown(
+    project: MakeProject, code: Any
+) -> None:
+    here = project()  # nobody trusts it yet: parameters are checked before
+    schema = {"type": "object", "properties": {"code": {"type": "string", "maxLength": 4, "items": {"type": "integer"}}}}  # fmt: skip
+    here.config("t", config={"command": "true"}, secrets=["code"], config_schema=schema)
+    error = here.refusal("t", {"code": code})
+    assert error.code == "schema-violation"
+    assert not any(shown in str(error) for shown in ("op3n", "31337", "got"))
+
+
+def test_a_value_whose_name_or_form_is_that_of_a_secret_is_not_shown(project: MakeProject) -> None:
+    here = project().trust()
+    short = {"type": "string", "maxLength": 4}
+    names = ("password", "url", "city")
+    schema = {"type": "object", "properties": {**dict.fromkeys(names, short), "deep": {"properties": {"db_pwd": short}}}}  # fmt: skip
+    here.config("t", config={"command": "true"}, config_schema=schema)
+    given = {"password": "op3n-sesame", "url": "ftp://me:op3n@host", "city": "Bremen", "deep": {"db_pwd": "op3n-sesame"}}  # fmt: skip
+    error = here.refusal("t", given)
+    must = "must have at most 4 characters"
+    assert sorted(problem.what for problem in error.problems) == [
+        f"'t': city: {must}, got \"Bremen\"",
+        f"'t': deep.db_pwd: {must}",
+        f"'t': password: {must}",
+        f"'t': url: {must}",
+    ]
+
+
 def test_a_declared_secret_is_no_argument(project: MakeProject) -> None:
     here = project().trust()
     here.config("t", config={"command": "echo", "args": ["{code}"]}, secrets=["code"])

@@ -36,7 +36,7 @@ from plait.core.values import Json, deep_copy
 from plait.tools.invocation import FunctionCall, PrimitiveResult
 
 if TYPE_CHECKING:
-    from plait.adapters.process.process import Cancel
+    from plait.adapters.process.process_spec import Cancel
 
 MAX_IDLE: Final = 4
 IDLE_SECONDS: Final = 2.0

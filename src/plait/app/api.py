@@ -18,7 +18,7 @@ from plait.core.records import dataclass
 from plait.core.values import Json
 
 if TYPE_CHECKING:
-    from plait.adapters.process.process import ProcessResult
+    from plait.adapters.process.process_spec import ProcessResult
     from plait.core.source import Source
     from plait.scope import Scope
     from plait.template.shell.binding import BoundScript
@@ -151,7 +151,7 @@ def sh(
 
     After a timeout the `ended` of the ProcessError has the output until then.
     """
-    from plait.adapters.process.process import ProcessResult
+    from plait.adapters.process.process_spec import ProcessResult
     from plait.core.errors import ProcessError
 
     bound = bind_script(template, values, shell=shell, strict=strict)

@@ -119,9 +119,9 @@ def _version(distribution: str) -> str | None:
 
 
 def _guardian() -> Iterator[Finding]:
-    from plait.adapters.process import guardian_client
+    from plait.adapters.process import guardian_process
 
-    what = guardian_client.describe()
+    what = guardian_process.describe()
     if what.startswith("compiled"):
         yield Finding("guardian", OK, what)
     else:

@@ -27,6 +27,7 @@ from plait.app.step_records import (
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass
+from plait.engine.context import Secrets
 from plait.engine.events import StepInvalidated
 from plait.engine.outcome import Failed
 from plait.engine.paths import (
@@ -65,7 +66,9 @@ class EditedFlow:
     def require_accepted(self) -> None:
         """Raise InputError with all changes that nobody has accepted, before anything runs."""
         changed = find_changed_steps(self) if self.has_changed else {}
-        problems = [*changed_steps_error(self._run, changed.items()).problems] if changed else []
+        mask = Secrets(self.loaded.secret_texts()).mask  # an author may have written one
+        named = [(path, mask(title)) for path, title in changed.items()]
+        problems = [*changed_steps_error(self._run, named).problems] if named else []
         change = describe_change(self._facts.get("env_files"), self.loaded.environment.filed)
         if change is not None:
             problems.append(env_change_problem(self._run, change))

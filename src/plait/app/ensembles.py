@@ -28,7 +28,7 @@ from plait.engine.limits import NO_LIMITS, Limits
 from plait.engine.outcome import Failed, Outcome, Succeeded, to_record
 from plait.engine.paths import TASKS, task_id
 from plait.lang.ensemble.check import check_ensemble_spec
-from plait.program.tasks.handlers import is_process_local, qualified_name
+from plait.program.tasks.function_fingerprints import is_process_local, qualified_name
 from plait.program.tasks.model import (
     EnsembleSpec,
     Loop,

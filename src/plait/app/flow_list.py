@@ -16,6 +16,7 @@ from plait.lang.check import flow_files, kind_by_place
 from plait.lang.flow_text import FlowText
 from plait.lang.languages import detect_language, language_by_shape
 from plait.lang.load import read_flow
+from plait.lang.parameters import secret_names
 
 if TYPE_CHECKING:
     from plait.lang.parameters import Parameter
@@ -28,6 +29,8 @@ class ListedFlow:
     description: str
     parameters: Mapping[str, Parameter]
     problem: str = ""
+    secrets: frozenset[str] = frozenset()
+    """Names of parameters whose values nobody may show."""
 
     def record(self) -> dict[str, Json]:
         parameters = [
@@ -79,4 +82,11 @@ def list_flow(source: FlowText, path: str) -> ListedFlow:
     if description is None:
         node = getattr(source.document, "get", lambda _: None)("description")
         description = "" if node is None else str(node.data())
-    return ListedFlow(path, language.kind, " ".join(description.split()), flow.parameters)
+    secrets = frozenset() if language.kind == "directive" else secret_names(source.document)
+    return ListedFlow(
+        path,
+        language.kind,
+        " ".join(description.split()),
+        flow.parameters,
+        secrets=secrets & flow.parameters.keys(),
+    )

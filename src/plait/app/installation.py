@@ -7,7 +7,7 @@ import platform
 import sys
 
 import plait
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 
 
 def facts() -> str:
@@ -15,6 +15,6 @@ def facts() -> str:
     lines = {
         "package": os.path.dirname(os.path.abspath(plait.__file__)),
         "python": f"{platform.python_version()} ({sys.executable})",
-        "guardian": guardian_client.describe(),
+        "guardian": guardian_process.describe(),
     }
     return "".join(f"{name}: {fact}\n" for name, fact in lines.items())

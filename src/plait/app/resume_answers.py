@@ -12,6 +12,7 @@ from plait.core.errors import InputError, PlaitError, closest_name
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.records import dataclass
 from plait.core.values import Json
+from plait.engine.context import Secrets
 from plait.engine.kinds import step_kind
 from plait.engine.outcome import Succeeded
 from plait.engine.paths import (
@@ -161,10 +162,11 @@ def open_questions(loaded: LoadedFlow, journal: Journal) -> Iterator[tuple[str, 
     known = dict(iter_program(loaded.program.children))
     if not any(step.policy.at_most_once for step in known.values()):
         return  # finding them reads the whole journal
+    mask = Secrets(loaded.secret_texts()).mask
     for path in journal.find_unfinished():
         step = _step_at(known, path)
         if step is not None and step.policy.at_most_once and not _is_inside_recorded(journal, path):
-            yield path, step.title
+            yield path, mask(step.title)
 
 
 def find_questions(opened: OpenRun) -> list[str]:

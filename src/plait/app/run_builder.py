@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.app.result import FlowResult, RunObservers
 from plait.app.temporary_run import TemporaryRun
 from plait.core.errors import (
@@ -110,7 +110,7 @@ def execute_run(
         if telemetry is not None:
             telemetry.start()
         try:
-            with guardian_client.listening(partial(run.events.warn, "")):
+            with guardian_process.listening(partial(run.events.warn, "")):
                 result = _run_program(opened.id, loaded, run, flow)
             result = replace(result, has_seal=not opened.why_unsealed)
             run.events.emit(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from plait.adapters.process.process import ProcessResult, order_call, order_shell, run_shell
+from plait.adapters.process.process import order_call, order_shell, run_shell
+from plait.adapters.process.process_spec import ProcessResult
 from plait.core.errors import InputError, LimitError, ProcessError
 from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.values import Json

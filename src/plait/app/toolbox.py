@@ -27,7 +27,7 @@ MAX_REAL_PATHS = 1000
 
 def warm_up() -> None:
     """Start what the first process needs, while there is something else to do."""
-    from plait.adapters.process.guardian_client import warm_up as start_guardian
+    from plait.adapters.process.guardian_process import warm_up as start_guardian
     from plait.core.errors import MachineError, ProcessError
 
     try:

@@ -5,7 +5,7 @@
 
 `plait sh` returns the exit code of the command it ran; a reader that leaves early (`plait … | head`)
 ends Plait silently, with the 141 that shells use for it.  Each command is a module, which is
-imported only when it is called: `plait --version` loads this file and commit.py.
+imported only when it is called: `plait --version` loads only this file.
 """
 
 from __future__ import annotations
@@ -162,7 +162,6 @@ def _plain_options(module: Any, arguments: list[str]) -> Any:
 
 def _print_version(option: str = "") -> int:
     from plait import __version__
-    from plait.cli.commit import find_commit
 
     commit = find_commit(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     _print(f"plait {__version__} ({commit})\n" if commit else f"plait {__version__}\n")
@@ -171,6 +170,42 @@ def _print_version(option: str = "") -> int:
 
         _print(facts())
     return 0
+
+
+def find_commit(package: str) -> str:
+    """The commit that `plait --version` shows; nothing for a release.
+
+    A wheel has it in commit.txt, an editable installation in its checkout.  A process of git, or
+    one more module to load, would be a large part of the start.
+    """
+    checkout = os.path.dirname(os.path.dirname(package))
+    try:
+        if os.path.exists(f"{package}/commit.txt"):
+            return _read_text(f"{package}/commit.txt")
+        # Another repository may contain an installed package: its commit is none of ours.
+        return _head_commit(checkout)[:12] if os.path.exists(f"{checkout}/hatch_build.py") else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _head_commit(checkout: str) -> str:
+    git = common = f"{checkout}/.git"
+    if os.path.isfile(git):  # of a worktree: it names the folder with HEAD, which names the rest
+        git = os.path.join(checkout, _read_text(git).removeprefix("gitdir: "))
+        common = os.path.join(git, _read_text(f"{git}/commondir"))
+    head = _read_text(f"{git}/HEAD")
+    if not head.startswith("ref: "):
+        return head
+    branch = head[5:]
+    if os.path.exists(f"{common}/{branch}"):
+        return _read_text(f"{common}/{branch}")
+    packed = (line.split(" ") for line in _read_text(f"{common}/packed-refs").splitlines())
+    return next((line[0] for line in packed if line[1:] == [branch]), "")
+
+
+def _read_text(path: str) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return file.read().decode().strip()
 
 
 def _complete(words: list[str]) -> int:

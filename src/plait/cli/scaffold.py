@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from plait.cli.arguments import require_choice
 from plait.cli.templates import SETTINGS
@@ -165,8 +165,8 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
     print(f"call it:  plait call {item_id}")
 
 
-def write_new(root: str, files: Mapping[str, str]) -> None:
-    """Write all of these files, or none: an error names each one that exists."""
+def require_new(root: str, files: Iterable[str]) -> None:
+    """InputError: it names each of these files that exists."""
     there = [relative for relative in files if os.path.lexists(os.path.join(root, relative))]
     if there:
         raise InputError.together(
@@ -178,6 +178,11 @@ def write_new(root: str, files: Mapping[str, str]) -> None:
             )
             for relative in there
         )
+
+
+def write_new(root: str, files: Mapping[str, str]) -> None:
+    """Write all of these files, or none: an error names each one that exists."""
+    require_new(root, files)
     for relative, contents in files.items():
         path = os.path.join(root, relative)
         try:

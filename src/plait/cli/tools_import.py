@@ -18,7 +18,7 @@ from plait.app.mcp_import import (
     tool_file,
     tool_id,
 )
-from plait.cli.scaffold import write_new
+from plait.cli.scaffold import require_new, write_new
 from plait.cli.trust_prompt import confirm, trust_new_files
 from plait.core.errors import NO_OUTCOMES, InputError, PlaitError, closest_name
 from plait.core.hints import TYPE_CHECKING
@@ -70,13 +70,14 @@ def import_tools(tools: Toolbox, file: str, options: argparse.Namespace) -> int:
     root = tools.spaces.project or os.getcwd()
     alone = not files_to_trust(root)
     done: list[Imported] = []
+    taken: set[str] = set()
     needs: dict[str, str] = {}
     for name, entry in servers.items():
         if isinstance(entry, PlaitError):
             done.append(Imported(name, None, None, "failed", entry))
             _report(entry)
             continue
-        found = list(_import_server(root, name, entry, file, options))
+        found = list(_import_server(root, name, entry, file, options, taken))
         done += found
         if any(one.state in ("new", "same") for one in found):
             needs |= dict.fromkeys(entry.needs, name)
@@ -121,8 +122,14 @@ def _choose(
 
 
 def _import_server(
-    root: str, name: str, entry: ServerEntry, file: str, options: argparse.Namespace
+    root: str,
+    name: str,
+    entry: ServerEntry,
+    file: str,
+    options: argparse.Namespace,
+    taken: set[str],
 ) -> Iterator[Imported]:
+    """`taken`: the files of tools that were imported before."""
     out = sys.stderr if is_interactive() or options.json else sys.stdout
     print(f"{printable(name)}: {printable(entry.address)}", file=out)
     if is_interactive() and not confirm("start it and ask for its tools?"):
@@ -148,14 +155,14 @@ def _import_server(
         yield Imported(name, None, None, "skipped")
         return
     for tool in declared:
-        made = _import_tool(root, entry, tool, file, dry=options.dry_run)
+        made = _import_tool(root, entry, tool, file, taken, dry=options.dry_run)
         if made.error is not None:
             _report(made.error)
         yield made
 
 
 def _import_tool(
-    root: str, entry: ServerEntry, tool: McpToolInfo, file: str, *, dry: bool
+    root: str, entry: ServerEntry, tool: McpToolInfo, file: str, taken: set[str], *, dry: bool
 ) -> Imported:
     from plait.app.toolbox import approve_mcp
 
@@ -164,9 +171,16 @@ def _import_tool(
         id = normalize_id(tool_id(server, tool.tool))
         relative = f".ai/tools/{id}.yaml"
         text = tool_file(entry, tool, os.path.basename(file))
+        if relative in taken:
+            what = f"this file is that of another tool; {server} / {tool.tool} is not imported"
+            fix = "give its server another name in the file that you import"
+            raise InputError(what, relative, printable(fix), code="exists")
         is_same = _contents(os.path.join(root, relative)) == text
-        if not dry and not is_same:
+        if dry and not is_same:
+            require_new(root, [relative])
+        elif not is_same:
             write_new(root, {relative: text})
+        taken.add(relative)
     except InputError as error:
         state = "exists" if error.code == "exists" else "failed"
         return Imported(server, tool.tool, None, state, error)

@@ -15,8 +15,8 @@ is not hidden.  What a program makes of a secret in any other way (reversed, com
 encrypted) is not found.
 
 The journal masks nothing: whoever makes a value, a title or a message masks it before it is
-recorded, in a run by `ctx.run.secrets` (`Secrets` in `engine/context.py`).  Only notes are masked
-by the event bus.
+recorded, in a run by `ctx.run.secrets` (`Secrets` in `engine/context.py`).  The event bus masks
+notes, and the titles of steps, which may say what the author wrote.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from threading import Lock
 
 from plait.core.errors import ValueRefusedError
 from plait.core.hints import Final, Protocol
-from plait.core.values import MASK, Json, Secret
+from plait.core.values import MASK, MOST_LEVELS, Json, Secret
 
 SHORTEST: Final = 4
 """Characters. Shorter secrets occur in nearly every text by chance."""
@@ -126,11 +126,15 @@ def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
     try:
         return _mask_tree(value, mask)
     except RecursionError:
-        raise ValueRefusedError(
-            "a value is nested too deeply, or contains itself",
-            fix="pass data of at most 100 lists and maps inside one another",
-            code="not-json",
-        ) from None
+        raise too_deep_error() from None
+
+
+def too_deep_error() -> ValueRefusedError:
+    return ValueRefusedError(
+        "a value is nested too deeply, or contains itself",
+        fix=f"pass data of at most {MOST_LEVELS} lists and maps inside one another",
+        code="not-json",
+    )
 
 
 def _mask_tree(value: Json, mask: Callable[[str], str]) -> Json:

@@ -8,7 +8,7 @@ not guess types from text.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from plait.core.errors import ValueRefusedError, shorten
@@ -147,14 +147,38 @@ def format_given(value: Json) -> str:
     return ""
 
 
+MOST_LEVELS: Final = 100
+"""Lists and maps inside one another, in data that comes in."""
+
+
+def is_deeper(value: Json, levels: int) -> bool:
+    """Are lists and maps nested deeper than `levels`?  Iterative, because nesting may be deep."""
+    holders = _holders([value])
+    for _ in range(levels):
+        if not holders:
+            return False
+        holders = [
+            inner
+            for holder in holders
+            for inner in _holders(holder.values() if isinstance(holder, dict) else holder)
+        ]
+    return bool(holders)
+
+
+def _holders(values: Iterable[Json]) -> list[Json]:
+    return [value for value in values if isinstance(value, (dict, list))]
+
+
 def json_value(written: str) -> Json:
     """The value that a JSON text says; ValueError or RecursionError if it says none.
 
-    Python's own reader takes more: NaN, numbers so large that they become infinite, and one half of
-    a character pair.  None of them can be written down again, so they are refused where they come
-    in.
+    Python's own reader takes more: NaN, numbers so large that they become infinite, one half of
+    a character pair, and lists that are nested too deeply.  None of them can be written down again,
+    so they are refused where they come in.
     """
     value: Json = _READER.decode(written)
+    if written.count("[") + written.count("{") > MOST_LEVELS and is_deeper(value, MOST_LEVELS):
+        raise RecursionError
     if "\\ud" in written or "\\uD" in written:
         # Bytes of a process that are no text look like halves, too, and may stay: only escapes are
         # looked at.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from plait.core.errors import JournalError
 from plait.core.hints import TYPE_CHECKING, TypeAlias
+from plait.core.records import replace
 from plait.engine.events import (
     Event,
     EventRecord,
@@ -29,10 +30,12 @@ from plait.engine.events import (
 from plait.engine.paths import parent_path
 
 if TYPE_CHECKING:
-    from plait.core.hints import Final
+    from plait.core.hints import Final, TypeVar
     from plait.engine.journal import Journal
     from plait.engine.live_output import LiveOutput, StepStream
     from plait.engine.plan_log import PlanLog
+
+    StepEvent = TypeVar("StepEvent", bound=StepStarted | StepFinished)
 
 
 SYNC_PAUSE: Final = 0.02
@@ -92,6 +95,8 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Record an event, then report it: a watcher must not see what a crash could undo."""
+        if isinstance(event, StepFinished):
+            event = self._hide_secrets(event)
         self._add_to_plan(event)
         path = getattr(event, "path", "")
         end = self._ends.pop(path, None)
@@ -108,6 +113,7 @@ class EventBus:
 
     def emit_start(self, event: StepStarted, *, at_once: bool) -> None:
         """Report a start and record it later; `at_once`: a crash must not lose it."""
+        event = self._hide_secrets(event)
         if at_once:
             self.emit(event)
             self._journal.sync()
@@ -118,17 +124,25 @@ class EventBus:
 
     def emit_with_parent(self, event: StepFinished) -> None:
         """Record the end of the last step of a list together with the end of the list."""
+        event = self._hide_secrets(event)
         self._add_to_plan(event)
         self._ends[parent_path(event.path)] = event
 
     def emit_discarded(self, event: StepFinished, why: str) -> None:
         """Record what a step used, and invalidate its end in the same transaction."""
         self.flush_end(event.path)
-        self._ends[event.path] = event
+        self._ends[event.path] = self._hide_secrets(event)
         self.emit(StepInvalidated(event.path, why, below=False))
+
+    def _hide_secrets(self, event: StepEvent) -> StepEvent:
+        """Mask the title: the author may have written the value of a secret into the file."""
+        title = self._mask(event.title)
+        return event if title == event.title else replace(event, title=title)
 
     def notify(self, event: Event) -> None:
         """Report an event to watchers only; the journal does not keep it."""
+        if isinstance(event, StepStarted | StepFinished):
+            event = self._hide_secrets(event)
         self._reporter.report(event)
 
     def open_output(self, path: str, attempt: int) -> StepStream | None:

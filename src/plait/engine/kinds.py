@@ -71,6 +71,8 @@ class FailureKind:
     """A check that fails so has given its answer."""
     by_plait: bool = False
     """Plait writes its message; otherwise a program does."""
+    quotes: bool = False
+    """Its message may quote what it speaks of: a parameter, an answer, an output."""
 
 
 FAILURE_KINDS: Final = (
@@ -81,9 +83,9 @@ FAILURE_KINDS: Final = (
     FailureKind("network",       transient=True, by_plait=True),
     FailureKind("server_error",  transient=True),
     FailureKind("rate_limit",    transient=True),
-    FailureKind("incomplete",    answers=True, by_plait=True),
-    FailureKind("refused",       by_plait=True),
-    FailureKind("bad_answer",    by_plait=True),
+    FailureKind("incomplete",    answers=True, by_plait=True, quotes=True),
+    FailureKind("refused",       by_plait=True, quotes=True),
+    FailureKind("bad_answer",    by_plait=True, quotes=True),
     FailureKind("failed",        answers=True),
     FailureKind("limit",         False),
     FailureKind("too_many",      False,     by_plait=True),
@@ -104,7 +106,7 @@ FAILURE_KINDS: Final = (
 
 
 def failure_kinds(
-    quality: Literal["retriable", "transient", "answers", "by_plait"],
+    quality: Literal["retriable", "transient", "answers", "by_plait", "quotes"],
 ) -> Iterator[str]:
     """The names of the kinds of failure with a quality, in the order of the table."""
     return (kind.name for kind in FAILURE_KINDS if getattr(kind, quality))

@@ -256,6 +256,11 @@ def split_call(path: str) -> tuple[str, int]:
     return turn, int(number) if turn and number.isdecimal() else 0
 
 
+def belongs_to_call(path: str) -> bool:
+    """Is it a tool call that a turn requests, or a step inside one?"""
+    return _CALL_OF_TURN in path
+
+
 def task_id(path: str) -> str | None:
     """Return the id of the task at a path of an ensemble; None: it is no task."""
     name = last_name(path)

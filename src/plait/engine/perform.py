@@ -19,6 +19,7 @@ from types import CoroutineType
 
 from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Protocol, cast
+from plait.core.masking import too_deep_error
 from plait.core.os_errors import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
@@ -387,6 +388,8 @@ def _outcome_after(
     `around` is the context without the timer of the attempt.
     """
     limit = step.policy.timeout
+    if isinstance(error, RecursionError):  # data that steps have built, level by level
+        error = too_deep_error()
     match error:
         case Skip():
             return Skipped(error.why)
@@ -469,7 +472,8 @@ def _record(
     except JournalError as error:
         if not isinstance(outcome, Failed):
             raise
-        raise add_failure(error, policy, ctx.run.id, step.title, outcome.failure) from None
+        title = run.secrets.mask(end.title)
+        raise add_failure(error, policy, run.id, title, outcome.failure) from None
     if cut_short:
         raise DeadlineExceeded
     if aborted is not None:

@@ -164,7 +164,8 @@ class Replay:
             return None
         if not self.has_text(recorded, step.fingerprint):
             if not (step.children or self.text.is_accepted):
-                raise changed_steps_error(self._run, [(ctx.path, step.title)])
+                title = ctx.run.secrets.mask(step.title)
+                raise changed_steps_error(self._run, [(ctx.path, title)])
             return None
         return recorded
 
@@ -227,7 +228,7 @@ class Replay:
         if ctx.run.plan_log is not None:
             ctx.run.plan_log.add_question(ctx.path)
             return
-        asked = {ctx.path: step.title, **self._open_questions}
+        asked = {ctx.path: ctx.run.secrets.mask(step.title), **self._open_questions}
         answered = {*self._repeat, *self.marked_done}
         raise InputError.together(
             [

@@ -11,8 +11,9 @@ that was cut off end in a later run attempt, under the ids that their children a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
+from functools import lru_cache
 
+from plait.core.digests import blake2b
 from plait.core.hints import Final
 from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
@@ -30,15 +31,23 @@ _MOST_STATE: Final = 512
 """Characters of a trace state; a longer one is not passed on."""
 
 
-def make_key(run: str, started: str) -> bytes:
-    """Return what distinguishes the ids of this run from those of all others."""
+def make_trace_key(run: str, started: str) -> bytes:
+    """Return the key of a run's span ids; in hex it is the trace id, unless a parent gives one."""
     return blake2b(f"{run}\n{started}".encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def span_id(key: bytes, path: str, mark: str = "") -> bytes:
     """Return the id of the span of a step; `mark` distinguishes several spans of one path."""
     text = f"{path}\n{mark}" if mark else path
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=ID_BYTES, key=key).digest()
+    hasher = _keyed_hasher(key).copy()
+    hasher.update(text.encode("utf-8", "surrogatepass"))
+    return hasher.digest()
+
+
+@lru_cache(8)
+def _keyed_hasher(key: bytes) -> blake2b:
+    """A copy of it costs half of a new one."""
+    return blake2b(digest_size=ID_BYTES, key=key)
 
 
 def leg_mark(leg: int) -> str:

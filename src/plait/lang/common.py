@@ -43,15 +43,12 @@ def expand_short_step(node: nodes.Scalar) -> nodes.Mapping:
 
 
 def step_title(fields: Fields, kind: str) -> str:
-    """The first line of its action, cut."""
+    """The first line of its action, cut; of a list of items all of them."""
     node = next(
         (node for name in schema.ACTION_FIELDS if (node := fields.get(name)) is not None), None
     )
-    written = (
-        next((leaf.source.text for leaf in to_template(node).leaves()), "")
-        if node is not None
-        else ""
-    )
+    texts = [] if node is None else [leaf.source.text for leaf in to_template(node).leaves()]
+    written = ", ".join(texts) if isinstance(node, nodes.Sequence) else "".join(texts[:1])
     first = " ".join((written.strip().splitlines() or [""])[0].split())
     return shorten(first, TITLE_LENGTH) or kind
 

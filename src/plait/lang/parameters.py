@@ -26,11 +26,13 @@ from plait.core.hints import Final
 from plait.core.records import dataclass
 from plait.core.source import Span
 from plait.core.values import (
+    MOST_LEVELS,
     UNDEFINED,
     Json,
     Secret,
     Undefined,
     format_given,
+    is_deeper,
     json_value,
     reveal_text,
     text,
@@ -75,6 +77,16 @@ def flow_parameters(document: nodes.Node) -> dict[str, Parameter]:
     return parse_parameters(
         document.get("parameters") if isinstance(document, nodes.Mapping) else None
     )
+
+
+def secret_names(document: nodes.Node) -> frozenset[str]:
+    """The names below `secrets`: inputs of a graph or an ensemble, variables of a workflow."""
+    match document.get("secrets") if isinstance(document, nodes.Mapping) else None:
+        case nodes.Mapping() as variables:
+            return frozenset(variables.data())
+        case nodes.Sequence() as inputs:
+            return frozenset(str(one) for one in inputs.data())
+    return frozenset()
 
 
 def parse_parameters(node: nodes.Node | None) -> dict[str, Parameter]:
@@ -238,6 +250,11 @@ def resolve_inputs(
         unmet = (
             parameter.type_description if isinstance(value, Undefined) else _unmet(parameter, value)
         )
+        if unmet is None and secrets and name in secrets and not _can_be_secret(value):
+            what = f"parameter '{name}' must be text, since it is a secret"
+            problems[name] = Problem(
+                what, parameter.span, "declare it with type: string", code="parameter"
+            )
         if unmet is not None:
             is_shown = secrets is not None and name not in secrets
             what = f"parameter '{name}' must be {unmet}{format_given(offered) if is_shown else ''}"
@@ -247,7 +264,16 @@ def resolve_inputs(
         values[name] = offered if isinstance(value, Undefined) else value
     if not takes_more:
         problems |= {name: _unknown(name, parameters) for name in others}
+    for name, value in others.items():
+        if takes_more and secrets and name in secrets and not _can_be_secret(value):
+            what = f"input '{name}' must be text, since it is a secret"
+            problems[name] = Problem(what, fix=f"pass it with -i {name}=…", code="parameter")
     return ResolvedInputs(values, problems)
+
+
+def _can_be_secret(value: Json) -> bool:
+    """Only text is masked: a number would be recorded and shown."""
+    return value is None or isinstance(value, str | Secret)
 
 
 def seal_inputs(values: Mapping[str, Json], secrets: Set[str]) -> dict[str, Json]:
@@ -297,9 +323,14 @@ _IS: Final[dict[str, Callable[[Json], bool]]] = {
 }
 
 
+_SHALLOW: Final = f"nested at most {MOST_LEVELS} levels deep"
+
+
 def _unmet(parameter: Parameter, value: Json) -> str | None:
     """The rule that the value breaks, in the words of a message."""
     plain = reveal_text(value) if isinstance(value, Secret) else value
+    if is_deeper(plain, MOST_LEVELS):
+        return _SHALLOW
     if parameter.choices and not any(_same(plain, choice) for choice in parameter.choices):
         return f"one of {_format_choices(parameter)}"
     if parameter.pattern is not None and not _matches_whole(parameter.pattern, reveal_text(plain)):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final, Literal, TypeAlias
 from plait.core.records import dataclass, replace
-from plait.core.values import NOT_KNOWN, UNDEFINED, Json, json_value
+from plait.core.values import MOST_LEVELS, NOT_KNOWN, UNDEFINED, Json, json_value
 from plait.engine.outcome import Failure, StepError
 from plait.engine.unknown_results import is_marked_done, is_unknown_result
 from plait.template.compiled import FACTS
@@ -181,7 +181,9 @@ def _stream(capture: Capture, ended: Mapping[str, Json]) -> Json:
 def _json(text: str) -> Json:
     try:
         return json_value(text)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise _Mismatch(f"JSON of at most {MOST_LEVELS} levels") from None
+    except ValueError:
         raise _Mismatch("JSON") from None
 
 

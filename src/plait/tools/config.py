@@ -371,10 +371,15 @@ def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
     return merged
 
 
-def validate_params(params: Mapping[str, Json], item: ToolFile) -> dict[str, Json]:
-    """The parameters with the schema's defaults; every violation is reported at once."""
+def validate_params(
+    params: Mapping[str, Json], item: ToolFile, chain: Sequence[ToolFile] = ()
+) -> dict[str, Json]:
+    """The parameters with the schema's defaults; every violation is reported at once.
+
+    `chain`: more files whose headers say which parameters are secret.
+    """
     filled, schema = with_defaults(params, item), item.header.config_schema
-    found = [] if schema is None else _violations(filled, schema)
+    found = [] if schema is None else _violations(filled, schema, (item, *chain))
     if found:
         raise InputError.together([_problem(one, item) for one in found])
     return filled
@@ -383,7 +388,8 @@ def validate_params(params: Mapping[str, Json], item: ToolFile) -> dict[str, Jso
 def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
     """As `validate_params` for a dry run, of those parameters that are known before a run."""
     schema = item.header.config_schema
-    problems = [] if schema is None else [_problem(one, item) for one in violations(params, schema)]
+    found = [] if schema is None else violations(params, schema, (item,))
+    problems = [_problem(one, item) for one in found]
     if problems:
         raise InputError.together(problems)
 
@@ -400,11 +406,13 @@ class Violation:
     code: str = "schema-violation"
 
 
-def violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[Violation]:
+def violations(
+    params: Mapping[str, Json], schema: Mapping[str, Json], chain: Sequence[ToolFile] = ()
+) -> list[Violation]:
     """What a schema has against parameters, as far as they are known before a run."""
     unknown = {name for name, value in params.items() if contains_unknown(value)}
     if not unknown:
-        return _violations(_with_defaults(dict(params), schema), schema)
+        return _violations(_with_defaults(dict(params), schema), schema, chain)
     declared = schema.get("properties")
     properties = dict(declared) if isinstance(declared, Mapping) else {}
     anything: dict[str, Json] = {}
@@ -414,7 +422,7 @@ def violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[V
         key: schema[key] for key in ("type", "required", "additionalProperties") if key in schema
     }
     filled = _with_defaults({**params, **dict.fromkeys(unknown, "")}, schema)
-    return _violations(filled, {**plain, "properties": properties})
+    return _violations(filled, {**plain, "properties": properties}, chain)
 
 
 def with_defaults(params: Mapping[str, Json], item: ToolFile) -> dict[str, Json]:
@@ -474,7 +482,9 @@ def _with_defaults(value: Json, schema: Json) -> Json:
     return filled
 
 
-def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[Violation]:
+def _violations(
+    params: Mapping[str, Json], schema: Mapping[str, Json], chain: Sequence[ToolFile]
+) -> list[Violation]:
     plain = deep_copy(params, reveal=True)  # secrets are strings to a schema
     if surely_meets(plain, schema):
         return []
@@ -482,24 +492,37 @@ def _violations(params: Mapping[str, Json], schema: Mapping[str, Json]) -> list[
         asked = validator(json.dumps(schema))
     except ValueError as error:
         return [Violation((), str(error).splitlines()[0], code="bad-schema")]
+    try:
+        errors = list(asked.iter_errors(plain))
+    except ValueError:  # the library goes so deep and no deeper
+        from plait.core.masking import too_deep_error
+
+        raise too_deep_error() from None
     return [
         Violation(
             tuple(error.instance_path),
-            describe_violation(error) + _value_note(params, error),
+            describe_violation(error) + _value_note(params, error, chain),
             tuple(getattr(error.kind, "unexpected", ())),
         )
-        for error in asked.iter_errors(plain)
+        for error in errors
     ]
 
 
-def _value_note(params: Json, error: Any) -> str:
+def _value_note(params: Json, error: Any, chain: Sequence[ToolFile]) -> str:
     """The value that has the wrong type or is not among the choices; of a secret nothing."""
     name = type(error.kind).__name__.rpartition("_")[2]
     if name not in ("Type", "Enum") and name not in LIMITS:
         return ""
-    value = params
-    for step in error.instance_path:
+    path, value = list(error.instance_path), params
+    for step in path:
         value = value[step]
+    if any(path[0] in item.header.secrets for item in chain if path):
+        return ""
+    if isinstance(value, str | int):
+        from plait.core.secret_names import is_secret
+
+        if any(is_secret(str(step), str(value)) for step in path):
+            return ""
     return format_given(value)
 
 

@@ -18,7 +18,7 @@ from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import read_below
 from plait.core.secret_names import password_in
-from plait.core.values import MASK, Json, Secret, deep_copy
+from plait.core.values import MASK, MOST_LEVELS, Json, Secret, deep_copy, is_deeper
 from plait.tools.anchors import (
     FUNCTION,
     ActiveAnchor,
@@ -209,15 +209,21 @@ def prepare(
     """
     if not isinstance(params, Mapping):
         raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
+    if any(isinstance(one, dict | list) and is_deeper(one, MOST_LEVELS) for one in params.values()):
+        from plait.core.masking import too_deep_error
+
+        raise too_deep_error()
     item_id = normalize_id(item_id)
 
-    def check_params(tool: ToolFile) -> dict[str, Json]:
-        return validate_params(params, tool) if checked else with_defaults(params, tool)
+    def check_params(chain: Chain) -> dict[str, Json]:
+        if not checked:
+            return with_defaults(params, chain.tool)
+        return validate_params(params, chain.tool, chain.elements)
 
     ready = toolbox.ready.get(item_id, dry=masked, now=toolbox.clock())
     if ready is None:
         ready = _prepare_tool(toolbox, item_id, dry=masked, before_trust=check_params)
-    params = check_params(ready.chain.tool)
+    params = check_params(ready.chain)
     declared = {name for item in ready.chain.elements for name in item.header.secrets}
     if not declared.isdisjoint(params):
         params = {
@@ -316,7 +322,7 @@ class _CachedCall:
 
 
 def _prepare_tool(
-    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[ToolFile], object]
+    toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[Chain], object]
 ) -> PreparedTool:
     """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked
     anything.
@@ -324,7 +330,7 @@ def _prepare_tool(
     now, seen = toolbox.clock(), toolbox.ready.current_states(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
     pairs = validate(chain)
-    before_trust(chain.tool)
+    before_trust(chain)
     anchored = find_anchor(chain, toolbox.spaces.project)
     declared = _deps_declaration(chain)
     deps = _read_all(dependencies(anchored, declared, chain.tool), chain)

@@ -786,6 +786,36 @@ nodes:
     ]
 
 
+def test_a_secret_input_that_violates_the_schema_is_not_shown(place: Place) -> None:
+    flow = """\
+config_schema: {type: object, properties: {code: {type: string, maxLength: 4}}}
+secrets: [code]
+start: a
+nodes: {a: {}}
+"""
+    with pytest.raises(InputError) as caught:
+        place.done(flow, inputs={"code": "hunter2-hunter2"})
+    (problem,) = caught.value.problems
+    assert problem.what.endswith(": code: must have at most 4 characters")
+
+
+NO_TEXT = [
+    # how pin is declared          as           what is wrong
+    ("{pin: {type: integer}}",     "1234",      "flow.yaml:2:10: parameter 'pin' must be text, since it is a secret"),
+    ("{pin: {type: any}}",         1234,        "flow.yaml:2:10: parameter 'pin' must be text, since it is a secret"),
+    ("{}",                         [1234],      "input 'pin' must be text, since it is a secret"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "given", "what"), NO_TEXT)
+def test_a_secret_is_text(place: Place, declared: str, given: Any, what: str) -> None:
+    flow = f"secrets: [pin]\ninputs: {declared}\nstart: end\nnodes: {{end: {{type: return}}}}\n"
+    refusal = place.refusal(flow, inputs={"pin": given})
+    assert refusal.splitlines()[0] == what
+    assert "1234" not in refusal
+    place.done(flow.replace("integer", "string"), inputs={"pin": "1234"})
+
+
 def test_a_secret_item_reaches_the_tool_and_not_the_journal(place: Place) -> None:
     flow = """\
 inputs: {token: string}

@@ -13,6 +13,9 @@ from plait.core.documents import parse
 from plait.core.errors import InputError
 from plait.core.values import Secret
 from plait.lang.environment import FlowEnvironment, load_environment
+from plait.lang.flow_text import FlowText
+from plait.lang.load import load_flow
+from plait.lang.loaded import LoadOptions
 from plait.lang.parameters import flow_parameters, resolve_inputs
 from plait.schema import Fields
 from plait.scope import Scope
@@ -255,3 +258,15 @@ def test_a_wrong_choice_suggests_the_nearest() -> None:
     problem = resolve_inputs(parameters, {"m": "fsat"}, secrets=frozenset()).problems["m"]
     assert problem.what == "parameter 'm' must be one of fast, slow, got \"fsat\""
     assert problem.fix == "did you mean 'fast'?"
+
+
+def test_a_message_does_not_quote_an_input_with_a_declared_secret() -> None:
+    """The value of a variable below `secrets`, given for a parameter as well."""
+    text = "secrets: {TOKEN: T}\nparameters: {n: integer, m: integer}\nsteps: [{shell: echo}]\n"
+    options = LoadOptions("/project", environ={"T": "op3n-sesame-secret"})
+    with pytest.raises(InputError) as error:
+        load_flow(FlowText(text, "a.yaml"), {"n": "is op3n-sesame-secret", "m": "46a"}, options)
+    assert [one.what for one in error.value.problems] == [
+        "parameter 'n' must be a whole number",
+        "parameter 'm' must be a whole number, got \"46a\"",
+    ]

@@ -27,7 +27,7 @@ from mcp.types import jsonrpc_message_adapter
 
 from plait.adapters.http.connect import Resolve, not_public
 from plait.adapters.http.wire import Target
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_client, guardian_process
 from plait.adapters.process import guardian_protocol as guardian
 from plait.core.errors import GuardianError, MachineError, ProcessError, RequestError
 from plait.core.grace import grace_seconds
@@ -197,7 +197,7 @@ class Stdio:
         """A stopped guardian starts no server and ends none."""
         if not self._over.done():
             self._job.check_guardian()
-            self._loop.call_later(guardian_client.CHECK, self._check_guardian)
+            self._loop.call_later(guardian_process.CHECK, self._check_guardian)
 
     def _stop_reading_soon(self) -> None:
         if self._reading is not None:

@@ -66,6 +66,8 @@ from plait.engine.paths import (
 
 PAGE: Final = 200
 """Rows in memory at a time."""
+MOST_NAMES: Final = 900
+"""Names in a path that is searched for."""
 MANY: Final = 20_000
 """Records; a user notices the time that it takes to index or to read more than these."""
 
@@ -138,7 +140,7 @@ _MARKS: Final = f"SELECT number FROM marks WHERE {_SOME_MARKS} ORDER BY number"
 _BRIEF_EVENTS: Final = (
     f"SELECT number, type = {FINISHED} AND status = {DONE} AND kind NOT IN "
     "(SELECT id FROM strings WHERE text IN ({})), at, parent, name, kind, title, duration "
-    "FROM records WHERE number > ? ORDER BY number LIMIT 1000"
+    "FROM records WHERE number > ? ORDER BY number LIMIT 1024"  # so a batch of 2048 spans ends with one
 )
 _RUN_EVENTS: Final = (
     f"SELECT number FROM marks WHERE type IN ({RUN_STARTED}, {RUN_ENDED}) AND number <= ? "
@@ -196,8 +198,9 @@ _EVENTS_TO_FOLLOW: Final = (
 )
 _ITEM_ROWS: Final = (
     "SELECT number, at, type, name, title, position, status, duration FROM records "
-    f"WHERE number > ? AND number <= ? AND parent = ? AND name >= ? AND name < ? "
-    f"AND type IN ({STARTED}, {FINISHED}, {INVALIDATED}, {RETRYING}) ORDER BY number"
+    "WHERE number > ? AND number <= ? AND (parent = ? AND name >= ? AND name < ? "
+    f"AND type IN ({STARTED}, {FINISHED}, {INVALIDATED}, {RETRYING}) OR type = {RUN_STARTED}) "
+    "ORDER BY number"
 )
 _INSIDE: Final = (
     "SELECT parent, title, type FROM records WHERE number > ? AND number <= ? "
@@ -281,6 +284,7 @@ _HAPPENED: Final = {
     FINISHED: "ended",
     INVALIDATED: "invalidated",
     RETRYING: "retried",
+    RUN_STARTED: "run started",
 }
 
 
@@ -434,14 +438,17 @@ class Reader:
             after = rows[-1][0]
 
     def item_rows(self, path: str, after: int, until: int) -> list[ItemEvent]:
-        """What happened to the items directly below a path, after an event, without values."""
+        """What happened to the items directly below a path, after an event, without values.
+
+        Also when the run was started again.
+        """
         found = self._all(_ITEM_ROWS, after, until, f"{escape_text(path)}/", ITEM, _AFTER_ITEMS)
         return [
             (
                 number,
                 at,
                 _HAPPENED[type],
-                unescape_text(name),
+                unescape_text(name) if name else "",
                 unescape_text(title) if title else "",
                 position or 0,
                 STATUS_NAMES[status] if type == FINISHED else "",
@@ -566,14 +573,20 @@ class Reader:
     def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]:
         """The events of the steps at these paths, of those around and inside them, and run starts."""
         tests, values = [f"type = {RUN_STARTED}"], list[str]()
+        around: set[tuple[str, str]] = set()
         for path in paths:
-            above = path
-            while above:
-                tests.append("parent = ? AND name = ?")
-                values += split(above)
-                above = parent_path(above)
+            if path.count("/") > MOST_NAMES:
+                continue  # SQLite would refuse so many values; no step is there
             tests.append("parent >= ? AND parent < ?")
             values += range_below(escape_text(path))
+            above = path
+            while above:
+                around.add(split(above))
+                above = parent_path(above)
+        if around:  # as a list, since SQLite refuses a thousand conditions
+            tests.append(f"(parent, name) IN (VALUES {', '.join(['(?, ?)'] * len(around))})")
+            for place in around:
+                values += place
         query = f"SELECT number, {COLUMNS} FROM records WHERE {' OR '.join(tests)} ORDER BY number"
         for number, *row in self._all(query, *values):
             yield to_event_record(number, tuple(row), self._unpacking)
@@ -614,13 +627,19 @@ class Reader:
         The time between two run attempts does not count.  One that was killed ends with its last
         record, or later: `last_output_at`.
         """
-        starts = self._all(_RUN_STARTS)
-        ends = [number for number, _ in starts[1:]] + [self.last() + 1]
         seconds, last_at = 0.0, None
-        for (_, began), end in zip(starts, ends, strict=False):  # no attempt: a run that was made
-            last_at = float(self._all(_LAST_OF_ATTEMPT, end)[0][0])
+        for began, last_at in self.run_attempts():
             seconds += max(0.0, last_at - began)
         return round(seconds, 6), last_at
+
+    def run_attempts(self) -> list[tuple[float, float]]:
+        """The times of the first and the last record of each run attempt."""
+        starts = self._all(_RUN_STARTS)
+        ends = [number for number, _ in starts[1:]] + [self.last() + 1]
+        return [
+            (began, float(self._all(_LAST_OF_ATTEMPT, end)[0][0]))
+            for (_, began), end in zip(starts, ends, strict=False)  # none: a run that was only made
+        ]
 
     def last_output_at(self) -> float | None:
         """When a step of the last run attempt last printed something; None: that is not known.

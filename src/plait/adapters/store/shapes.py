@@ -7,12 +7,12 @@ checked, and a JournalError says that a run is damaged.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from plait.adapters.store.faults import fault
 from plait.core.errors import JournalError
 from plait.core.hints import Any, Final, TypeAlias
-from plait.core.values import Json
+from plait.core.values import is_deeper
 
 MISREAD: Final = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError, MemoryError,
@@ -31,7 +31,7 @@ def damage_error(where: str) -> JournalError:
 def decode_json(text: str | bytes) -> Any:
     """ValueError also for a value that is too deep."""
     value = json.loads(text)
-    if _count_openings(text) > DEEPEST and _is_deeper(value, DEEPEST):
+    if _count_openings(text) > DEEPEST and is_deeper(value, DEEPEST):
         raise ValueError("too deep")
     return value
 
@@ -42,18 +42,6 @@ def _count_openings(text: str | bytes) -> int:
         if isinstance(text, str)
         else text.count(b"[") + text.count(b"{")
     )
-
-
-def _is_deeper(value: Json, levels: int) -> bool:
-    level: list[Json] = [value]
-    while level and levels:
-        levels -= 1
-        level = [inner for one in level for inner in _children(one)]
-    return bool(level)
-
-
-def _children(value: Json) -> Iterable[Json]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def require_types(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:

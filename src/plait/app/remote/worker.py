@@ -18,7 +18,7 @@ from functools import partial
 
 from plait.adapters.dask import protocol
 from plait.adapters.dask.worker_state import task_watch, worker_name
-from plait.adapters.process import guardian_client
+from plait.adapters.process import guardian_process
 from plait.app.remote.jobs import WorkerJob, WorkerJobs
 from plait.app.remote.payload import ItemTask
 from plait.core.errors import GuardianError, MachineError, PlaitError
@@ -189,7 +189,7 @@ def _perform_item(job: WorkerJob, task: ItemTask, left: float | None) -> ItemRep
             env=job.env,
         )
         try:
-            with guardian_client.listening(partial(_warn, run, job, worker_name())):
+            with guardian_process.listening(partial(_warn, run, job, worker_name())):
                 map_run = remote_map_run(job.map, ctx, job.payload.total)
                 ended = _attempt_item(map_run, task.work)
         finally:

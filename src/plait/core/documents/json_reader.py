@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import isfinite
 
 from plait.core.documents.files import read_text
@@ -27,7 +27,7 @@ from plait.core.errors import DocumentError, InternalError, LimitError, PlaitErr
 from plait.core.hints import Final
 from plait.core.records import replace
 from plait.core.source import Source, Span
-from plait.core.values import Json, json_error
+from plait.core.values import Json, is_deeper, json_error
 
 
 def load_json(path: str | os.PathLike[str]) -> Json:
@@ -59,7 +59,7 @@ def parse_json(text: str, name: str) -> Json:
         problems = _problems(source, len(source.text))
         if problems:
             raise _together(problems)
-    if _is_deeper(data, MAX_DEPTH):
+    if is_deeper(data, MAX_DEPTH):
         raise _too_deep(source)
     return data
 
@@ -97,22 +97,6 @@ class _Hooks:
             return int(text)
         self.doubt = True
         return None
-
-
-def _is_deeper(data: Json, levels: int) -> bool:
-    """Are lists and maps nested deeper than `levels`? Iterative, because nesting may be deep."""
-    holders = _holders([data])
-    for _ in range(levels):
-        holders = [
-            inner
-            for holder in holders
-            for inner in _holders(holder.values() if isinstance(holder, dict) else holder)
-        ]
-    return bool(holders)
-
-
-def _holders(values: Iterable[Json]) -> list[Json]:
-    return [value for value in values if isinstance(value, (dict, list))]
 
 
 def _is_whole(text: str) -> bool:

@@ -293,7 +293,7 @@ def _inputs(plan: GraphFile, given: Mapping[str, Json]) -> dict[str, Json]:
     if plan.schema is not None:
         path = plan.source.path
         folder = Space("project", os.path.dirname(path))
-        header = Header(config_schema=plan.schema)
+        header = Header(config_schema=plan.schema, secrets=tuple(plan.secrets))
         values = validate_params(
             values, ToolFile("tool", plan.graph.name, folder, path, b"", "", header)
         )

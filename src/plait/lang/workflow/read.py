@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from plait import schema
 from plait.core.errors import InputError, Problem
 from plait.core.hints import TYPE_CHECKING, Final
-from plait.core.masking import SHORTEST
+from plait.core.masking import SHORTEST, Masker, mask_value
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.lang.analysis.names import detect_profile
@@ -17,6 +17,7 @@ from plait.lang.common import parse_backend, read_limits
 from plait.lang.environment import (
     NO_ENVIRONMENT,
     FlowEnvironment,
+    find_secret_texts,
     load_environment,
     secret_texts,
 )
@@ -190,7 +191,11 @@ def _resolve_values(
     profile: str | None,
     environ: Mapping[str, str],
 ) -> tuple[dict[str, Json], FlowEnvironment]:
-    resolved = resolve_inputs(parameters, given, secrets=frozenset())
+    resolved = resolve_inputs(parameters, given)
+    if resolved.problems and given:  # the messages may quote what has no secret in it
+        masker = Masker(find_secret_texts(head, environ))
+        hidden = {name for name, one in given.items() if mask_value(one, masker.mask) != one}
+        resolved = resolve_inputs(parameters, given, secrets=hidden)
     problems = list(resolved.problems.values())
     # A parameter without a value counts as null, so that all problems of the head are found, too.
     values = resolved.values if not problems else {**dict.fromkeys(parameters), **resolved.values}

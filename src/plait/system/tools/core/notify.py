@@ -156,7 +156,12 @@ def mail(params: dict[str, Any], text: str) -> None:
     if os.path.basename(program("mail")) == "sendmail":
         run(["-i", "--", address], "mail", letter.as_bytes())
     else:
-        run(["-s", str(letter["Subject"]), "--", address], "mail", text.encode())
+        run(["-s", str(letter["Subject"]), "--", address], "mail", without_commands(text).encode())
+
+
+def without_commands(text: str) -> str:
+    """A line that begins with ~ is a command for some programs named `mail`: `~!` runs another one."""
+    return "\n".join(f" {line}" if line[:1] == "~" else line for line in text.splitlines())
 
 
 def program(how: str) -> str:
