@@ -318,17 +318,23 @@ class _Mark:
 
 
 def _ranges(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
-    """Ranges of records, after one number up to another; True where the map's items run.
+    """Ranges of records, after one number up to another; True where only the map's items run.
 
     There are too many records of items to read all: in these ranges readers use the marks.
     """
-    after, in_items = 0, False
+    after, in_items, counted, others = 0, False, False, set[str | None]()
     for mark in frame:
-        now = in_items
-        if (mark.parent, mark.name) == ("", MAP) and mark.type in (COUNTED, FINISHED):
-            now = mark.type == COUNTED
-        elif mark.type in (RUN_STARTED, RUN_ENDED):
-            now = False
+        match mark:
+            case _Mark(type=type) if type in (RUN_STARTED, RUN_ENDED):
+                counted = False
+                others.clear()
+            case _Mark(parent="", name=name, type=type) if name == MAP:
+                counted = type == COUNTED or (counted and type != FINISHED)
+            case _Mark(parent="", name=name, type=type) if type == STARTED:
+                others.add(name)
+            case _Mark(parent="", name=name, type=type) if type == FINISHED:
+                others.discard(name)
+        now = counted and not others
         if now != in_items:
             yield after, mark.number, in_items
             after, in_items = mark.number, now
