@@ -41,7 +41,8 @@ const COMMANDS = {
   evaluate: ({ script, given }) => page.evaluate(`(${script})(${JSON.stringify(given ?? null)})`),
   // Asked from outside: inside the page its policy forbids to evaluate text.
   wait: async ({ script, given }) => {
-    const call = `(${script})(${JSON.stringify(given ?? null)})`;
+    // A page without its styles has its text already, but not its colours and sizes.
+    const call = `document.readyState === "complete" && (${script})(${JSON.stringify(given ?? null)})`;
     const until = Date.now() + 60000;
     for (;;) {
       try {
@@ -65,6 +66,7 @@ const COMMANDS = {
   address: () => page.url(),
   back: async () => (await page.goBack())?.status(),
   axe: async () => {
+    await page.waitForLoadState("load");
     await page.evaluate(axe);
     const found = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })");
     return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" | ")}`);
