@@ -49,7 +49,7 @@ IRREGULAR = {
 NOT_PARTICIPLES = {"embed", "exceed", "feed", "indeed", "need", "proceed", "seed", "speed"}
 MANY_METHODS = 12
 DOWNCAST = re.compile(r"(?<!def )\bworking\(")
-DRY_RUN = re.compile(r"(?:rehearsal|\bplan_log) is (?:not )?None")
+DRY_RUN = re.compile(r"(?:rehearsal|\bplan_log) is (?:not )?None|run\.is_dry_run\b")
 
 
 def main(arguments: list[str]) -> int:
@@ -98,7 +98,10 @@ def figures(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
     )
     yield "downcasts of a run", str(len(DOWNCAST.findall(text)))
     yield "attributes set on a run from outside", str(sum(map(sets_on_run, ast_nodes(trees))))
-    yield "tests for a dry run (rehearsal or plan_log is None)", str(len(DRY_RUN.findall(text)))
+    yield (
+        "tests for a dry run (rehearsal, plan_log is None, or is_dry_run)",
+        str(len(DRY_RUN.findall(text))),
+    )
     for types in (False, True):
         cycles = find_cycles(import_graph(trees, types=types))
         what = "those for type checkers, too" if types else "imports in functions included"

@@ -205,7 +205,7 @@ def _require_one_success(result: FlowResult, loaded: LoadedFlow, run: RunContext
 
 def _items_failure(loaded: LoadedFlow, run: RunContext) -> Failure | None:
     """The failed items of the map as a failure: hooks get it, and the exit code is 1."""
-    counts = {} if run.plan_log is not None else _counts(loaded, run)
+    counts = {} if run.is_dry_run else _counts(loaded, run)
     total, failed = counts.get("total"), counts.get("failed")
     if loaded.program.map is None or not failed:
         return None

@@ -129,6 +129,11 @@ class RunContext:
     """The trace that processes and requests belong to; None: the run is not traced."""
     _shared: dict[type, object] = field(default_factory=dict, repr=False)
 
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether actions are only planned."""
+        return self.plan_log is not None
+
     def shared(self, kind: type[T]) -> T:
         """Return the one object of a class that all steps of this run share; make it at first use."""
         found = self._shared.get(kind)

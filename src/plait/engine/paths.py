@@ -1,6 +1,7 @@
-"""Step paths: the one place that writes and reads them.
+"""Step paths: the one place that writes and reads the names in them.
 
 A path is the names of the steps around a step and its own, joined by `/`: `map/item:3f/0/run`.
+`StepContext.child` joins them, too: it is called for each of a million items.
 
     name                        the step
     `setup` `map` `merge` …     a phase of a workflow, or a map

@@ -44,7 +44,7 @@ def replay_unless_failed(
     journal = ctx.run.journal
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return ctx
-    known, end = journal.step(f"{ctx.path}/{name}"), journal.last_result(ctx.path)
+    known, end = journal.step(join_path(ctx.path, name)), journal.last_result(ctx.path)
     if (
         known is None
         or end is None
@@ -89,7 +89,7 @@ class RecordedLookup(Protocol):
 
 def items_selected_at(journal: RecordedLookup, map_path: str, chooser: str = ITEMS_STEP) -> int:
     """Return the number of the event that recorded the items of a map; 0: there is none."""
-    return record_number(journal.step(f"{map_path}/{chooser}"))
+    return record_number(journal.step(join_path(map_path, chooser)))
 
 
 class Replay:

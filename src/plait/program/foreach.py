@@ -151,7 +151,7 @@ class ListItems(Composite):
             case ValueSource(template, strict):
                 found = template.render(ctx.scope, strict=strict)
                 # In a dry run, a text may contain placeholders that only a run can fill.
-                is_open = ctx.run.plan_log is not None and isinstance(found, str | Unknown)
+                is_open = ctx.run.is_dry_run and isinstance(found, str | Unknown)
                 if is_open and _is_open(template, ctx.scope):
                     return NOT_KNOWN
                 items = _as_list(found)

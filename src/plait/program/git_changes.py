@@ -73,7 +73,7 @@ def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
     if not wanted:
         return
     tracking = run.shared(Tracking)
-    if run.plan_log is not None:
+    if run.is_dry_run:
         tracking.unknown = wanted
         return
     tracking.is_on = True
@@ -162,7 +162,7 @@ def names_of_merge(ctx: StepContext) -> dict[str, Json]:
         return _merge_record(ctx, gathered.names(run.services.get(Worktrees)))
     tracker = run.shared(SharedTracker).tracker
     if tracker is None:
-        return {} if run.plan_log is None else dict.fromkeys(MERGED, NOT_KNOWN)
+        return dict.fromkeys(MERGED, NOT_KNOWN) if run.is_dry_run else {}
     changed = tracker.since(tracker.base, ctx.directory)
     place = tracker.repository(ctx.directory)
     return _merge_record(

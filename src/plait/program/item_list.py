@@ -42,7 +42,7 @@ def perform_items(
     Unless it `keeps_going`, no item starts after a failure, so there may be fewer outcomes than
     steps.  `what` has no items if there are none, and `why`; see `check_not_empty`.
     """
-    if ctx.run.plan_log is None:  # in a dry run one step may stand for unknown items
+    if not ctx.run.is_dry_run:  # in a dry run one step may stand for unknown items
         ctx.run.events.emit(ItemsCounted(ctx.path, len(steps)))
         check_not_empty(len(steps), on_empty, ctx, what, why)
     return perform_many(

@@ -50,7 +50,7 @@ class MapProgress:
         self.map = map_step
         self.worktrees = worktrees
         self.ctx = ctx
-        self.shows_all = ctx.run.plan_log is not None
+        self.shows_all = ctx.run.is_dry_run
         """A dry run shows every item, also those that a run would not reach."""
         self.shares_thread = _shares_thread(map_step, ctx)
         self._shared_ctx = ctx
@@ -314,7 +314,7 @@ def _shares_thread(map_step: Map, ctx: StepContext) -> bool:
     """Whether one thread can perform all items of a map in this run."""
     run = ctx.run
     return (
-        run.plan_log is None
+        not run.is_dry_run
         and run.hooks.is_empty
         and map_step.is_plain_in(ctx)
         and run.budgets.time_left(ctx) is None

@@ -60,7 +60,7 @@ class StepList(Composite):
                         planned_failure = planned_failure or StepError(
                             self._with_captures(failure, captures)
                         )
-                        if ctx.run.plan_log is None:
+                        if not ctx.run.is_dry_run:
                             raise planned_failure
                         # A dry run also shows the steps after it, as if this step were fixed.
                         output, truncated = NOT_KNOWN, None

@@ -115,7 +115,7 @@ class Validation:
     def _run_check(
         self, ctx: StepContext, scope: Scope, number: int
     ) -> tuple[ValidationResult, StepContext]:
-        is_dry_run = ctx.run.plan_log is not None
+        is_dry_run = ctx.run.is_dry_run
         file = (
             None if self.result_file is None or is_dry_run else render_text(self.result_file, scope)
         )

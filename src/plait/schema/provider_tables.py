@@ -19,7 +19,7 @@ from plait.schema.field_types import (
     TemplateTree,
 )
 
-FAMILIES: Final = ("chat_completions", "anthropic_messages", "replay")
+FAMILY_NAMES: Final = ("chat_completions", "anthropic_messages", "replay")
 VARIABLE: Final = PlainText("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER: Final = PlainText("the name of a header", r"[A-Za-z0-9-]+")
 PROVIDER_NAME: Final = PlainText("the name of a provider", r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -38,7 +38,9 @@ FORMS: Final = (
                 "a provider whose fields apply where this file has none",
             ),
             Field(
-                "family", Choice(FAMILIES), "the wire format of the server; replay uses no server"
+                "family",
+                Choice(FAMILY_NAMES),
+                "the wire format of the server; replay uses no server",
             ),
             Field("description", PlainText(), "for people", is_documentation=True),
             Field(

@@ -11,7 +11,7 @@ from agents.providers.talk import FAMILIES, events, failure, fixture, provider, 
 from agents.scripted import ToolServices
 from plait.agents.providers import sse
 from plait.agents.providers.wire_formats import MOST_COUNTED, UnreadableError
-from plait.agents.providers.wire_formats.table import FAMILIES as FORMATS
+from plait.agents.providers.wire_formats.table import WIRE_FORMATS
 from plait.agents.session import AgentStep
 from plait.agents.structured_output import DEEPEST, parse_structured
 from plait.core.values import Json, json_text
@@ -19,7 +19,7 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
 
-SPOKEN: dict[str, Any] = {**FORMATS}
+SPOKEN: dict[str, Any] = {**WIRE_FORMATS}
 
 
 def completion(message: Json, **more: Json) -> Json:

@@ -22,12 +22,12 @@ from plait.agents.providers.wire_formats import (
     UnreadableError,
 )
 from plait.agents.providers.wire_formats.chat_completions import ChatCompletions
-from plait.agents.providers.wire_formats.table import FAMILIES as FORMATS
+from plait.agents.providers.wire_formats.table import WIRE_FORMATS
 from plait.core import documents
 from plait.schema import provider_tables
 from plait.template.sinks import render_json
 
-SPOKEN: dict[str, Any] = {**FORMATS}
+SPOKEN: dict[str, Any] = {**WIRE_FORMATS}
 VERSION = {"chat_completions": "gpt-5.4-mini-2026-03-17", "anthropic_messages": "claude-sonnet-5"}
 THOUGHT = json.loads(fixture("anthropic_messages", "tools.json"))["content"]
 GREETED = {
@@ -60,8 +60,8 @@ CALLED = {
 
 
 def test_a_provider_file_may_name_each_wire_format() -> None:
-    assert {*FORMATS, "replay"} == {*provider_tables.FAMILIES}
-    assert {*FORMATS} == {*FAMILIES}
+    assert {*WIRE_FORMATS, "replay"} == {*provider_tables.FAMILY_NAMES}
+    assert {*WIRE_FORMATS} == {*FAMILIES}
 
 
 def read(family: str, data: bytes) -> tuple[ModelResponse, str, bool]:

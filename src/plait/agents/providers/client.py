@@ -33,7 +33,7 @@ from plait.agents.providers.wire_formats import (
     error_code,
     error_text,
 )
-from plait.agents.providers.wire_formats.table import FAMILIES
+from plait.agents.providers.wire_formats.table import WIRE_FORMATS
 from plait.agents.turn_budget import estimate_usage
 from plait.core.errors import (
     InternalError,
@@ -106,7 +106,7 @@ class HttpModel:
         self._environ = environ
         self._now = now
         self._random = random or Random()
-        self._family = FAMILIES[spec.family]
+        self._wire_format = WIRE_FORMATS[spec.family]
         self._key = environ.get(spec.auth.env, "").strip() if spec.auth.env else ""
         self._secrets = tuple(_secrets(spec, environ))
         self.mask = Masker(self._secrets).mask if self._secrets else str
@@ -162,7 +162,7 @@ class HttpModel:
     def _call(self, request: ModelRequest, model: str) -> RequestCall:
         spec = self._spec
         shape = RequestShape(model, spec.structured, spec.stream)
-        values = self._family.values(replace(request, options=self._options(request)), shape)
+        values = self._wire_format.values(replace(request, options=self._options(request)), shape)
         body = render_json(spec.body, values, env=self._environ)
         base = render_url(spec.base_url, {}, env=self._environ, host_from_value=True)
         headers = [
@@ -319,7 +319,7 @@ class HttpModel:
     ) -> ModelResponse:
         try:
             body = b"".join(exchange.pieces())
-            response = self._family.response(_json(body))
+            response = self._wire_format.response(_json(body))
         except RequestError as error:
             # The status was a success, so the server accepted the request and may charge for it.
             paid = broken(ModelResponse(), "", "").failure.output
@@ -339,7 +339,7 @@ class HttpModel:
     def _read_stream(
         self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
     ) -> ModelResponse:
-        reader = self._family.stream_reader()
+        reader = self._wire_format.stream_reader()
         try:
             for data in sse.events(exchange.pieces()):
                 text = reader.take(data)

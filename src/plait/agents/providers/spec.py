@@ -54,7 +54,7 @@ class Price:
 class Spec:
     name: str
     family: str
-    """A key of `FAMILIES` (`wire_formats/table.py`), or `replay`."""
+    """A key of `WIRE_FORMATS` (`wire_formats/table.py`), or `replay`."""
     base_url: Template
     path: Template
     auth: Auth

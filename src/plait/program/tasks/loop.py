@@ -81,7 +81,7 @@ class LoopStep(Composite):
     def run(self, ctx: StepContext) -> Json:
         last: Mapping[str, Json] = {}
         feedback: str | None = None
-        is_dry_run = ctx.run.plan_log is not None
+        is_dry_run = ctx.run.is_dry_run
         for number in range(1, (1 if is_dry_run else self.loop.max_iterations) + 1):
             step = LoopRound(self, number, self.outputs, feedback)
             outcome, ctx = ctx.perform_next(step, number - 1)
@@ -157,7 +157,7 @@ class LoopRound(Composite):
 
     def _is_met(self, last: TaskOutput, ctx: StepContext) -> bool:
         until = self.of.loop.until
-        if until is None or ctx.run.plan_log is not None or last.status == "skipped":
+        if until is None or ctx.run.is_dry_run or last.status == "skipped":
             return False
         if callable(until):
             ended = call_author_function(

@@ -105,7 +105,7 @@ class TaskMap(Composite):
 
     def run(self, ctx: StepContext) -> Json:
         spec = self.ensemble.spec
-        steps = self._items(is_source_done=ctx.run.plan_log is None)
+        steps = self._items(is_source_done=not ctx.run.is_dry_run)
         outcomes, ctx = perform_items(
             ctx,
             steps,

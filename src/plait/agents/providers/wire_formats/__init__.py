@@ -82,7 +82,7 @@ class StreamReader(Protocol):
         """The response as far as it has arrived."""
 
 
-class Family(Protocol):
+class WireFormat(Protocol):
     """A wire format."""
 
     def values(self, request: ModelRequest, shape: RequestShape) -> dict[str, Json]:

@@ -1,6 +1,6 @@
 """Every wire format, by the name that `family` of a provider file has.
 
-A new one also needs its name in `FAMILIES` of `schema/provider_tables.py`.
+A new one also needs its name in `FAMILY_NAMES` of `schema/provider_tables.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from plait.core.hints import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plait.agents.providers.wire_formats import Family
+    from plait.agents.providers.wire_formats import WireFormat
     from plait.core.hints import Final
 
-FAMILIES: Final[Mapping[str, Family]] = {
+WIRE_FORMATS: Final[Mapping[str, WireFormat]] = {
     "chat_completions": ChatCompletions(),
     "anthropic_messages": AnthropicMessages(),
 }
