@@ -58,7 +58,8 @@ class Telemetry:
 def describe_loss(delivery: Delivery, run: str) -> str:
     losses = []
     if delivery.rejected:
-        losses.append(f"the collector refused {delivery.rejected} spans")
+        why = f": {delivery.refusal}" if delivery.refusal else ""
+        losses.append(f"the collector refused {delivery.rejected} spans{why}")
     if delivery.why and delivery.has_all_spans:
         losses.append(f"not everything was sent to {delivery.why}")
     elif delivery.why:
@@ -188,6 +189,8 @@ def _telemetry(
     environ: Mapping[str, str],
 ) -> Telemetry | None:
     from plait.adapters.otel.exporter import (
+        SEEN,
+        SENT,
         Exporter,
         JournalFile,
         JournalInMemory,
@@ -216,6 +219,7 @@ def _telemetry(
     for record in earlier:
         if RunAttempts.of(one.event for one in earlier if one.number <= record.number).has_ended:
             leg_began = record.number
+    state = SENT if trace.is_sampled and "traces" in settings.endpoints else SEEN
     is_needed = trace.is_sampled or settings.endpoints.keys() - {"traces"}
     exporter = Exporter(
         settings,
@@ -224,7 +228,7 @@ def _telemetry(
         run=opened.id,
         flow=flow,
         folder="" if isinstance(opened, TemporaryRun) else opened.folder,
-        after=0 if isinstance(opened, TemporaryRun) else read_state(opened.folder),
+        after=0 if isinstance(opened, TemporaryRun) else read_state(opened.folder, state),
         first=first_event,
     )
     run_trace = RunTrace(

@@ -53,10 +53,11 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.json:
         record = {"run": name, "sent": delivery.sent, "rejected": delivery.rejected}
-        print(json_line({**record, "problem": delivery.why or None}))
+        print(json_line({**record, "problem": delivery.why or delivery.refusal or None}))
         return int(delivery.rejected > 0)
     many = "1 span" if delivery.sent == 1 else f"{delivery.sent:,} spans"
-    refused = f", {delivery.rejected} refused" if delivery.rejected else ""
+    why = f": {delivery.refusal}" if delivery.refusal else ""
+    refused = f", {delivery.rejected} refused{why}" if delivery.rejected else ""
     print(f"run {name}: {many} sent{refused}")
     if delivery.why:
         print(f"not sent: {delivery.why}")

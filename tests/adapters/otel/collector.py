@@ -49,6 +49,8 @@ class Received:
     url: str = ""
     status: int = 200
     rejected: int = 0
+    says: str = ""
+    """Why it rejected spans."""
     requests: int = 0
     gate: threading.Event | None = None
     """An answer waits for it."""
@@ -130,9 +132,9 @@ def free_port() -> int:
 
 @contextmanager
 def collector(
-    *, status: int = 200, rejected: int = 0, gate: threading.Event | None = None
+    *, status: int = 200, rejected: int = 0, says: str = "", gate: threading.Event | None = None
 ) -> Iterator[Received]:
-    received = Received(status=status, rejected=rejected, gate=gate)
+    received = Received(status=status, rejected=rejected, says=says, gate=gate)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -150,7 +152,9 @@ def collector(
                 match self.path.rpartition("/")[2]:
                     case "traces":
                         received.handle_trace(ExportTraceServiceRequest.FromString(body), headers)
-                        partial = ExportTracePartialSuccess(rejected_spans=received.rejected)
+                        partial = ExportTracePartialSuccess(
+                            rejected_spans=received.rejected, error_message=received.says
+                        )
                         answer = ExportTraceServiceResponse(
                             partial_success=partial
                         ).SerializeToString()

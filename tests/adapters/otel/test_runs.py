@@ -289,6 +289,9 @@ def test_a_run_that_was_cut_off_and_resumed_is_one_trace_without_duplicates(
         assert received.names == all_spans()
         root = received.require_one_tree()
         assert attributes(root)["plait.run.attempts"] == 2
+        # The map was cut off, so it starts in the first run attempt, as what is inside.
+        first = received.span("items").start_time_unix_nano
+        assert root.start_time_unix_nano <= received.span("map").start_time_unix_nano <= first
 
 
 def run_until_cut_off(place: Place, env: dict[str, str], sign: signal.Signals) -> str:
@@ -354,6 +357,32 @@ def test_what_runs_again_after_the_end_is_a_part_of_the_same_trace(
         assert {one.span_id for one in seen if one} == shells
 
 
+@pytest.mark.parametrize(
+    "more", [{"OTEL_TRACES_SAMPLER": "always_off"}, {"OTEL_TRACES_EXPORTER": "none"}],
+    ids=["sampled out", "no traces"],
+)  # fmt: skip
+def test_a_resumed_run_without_traces_sends_no_log_twice(
+    place: Place, monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+) -> None:
+    with collector() as received:
+        for name, one in {ENDPOINT: received.url, **more}.items():
+            monkeypatch.setenv(name, one)
+        ran = place.run("setup:\n  - shell: test -e go\n")
+        place.write("go", "")
+        place.resume(ran.result.run)
+        run = ran.result.run
+        assert received.spans == []
+        assert [one.body.string_value for one in received.log_records] == [
+            f"run {run} started", "test -e go: exit code 1", "setup: exit code 1", "run failed",
+            f"run {run} resumed", "run done",
+        ]  # fmt: skip
+        for name in more:
+            monkeypatch.delenv(name)
+    with collector() as later:  # what was not sent, for that signal, is the rest
+        done = plait(place, "export", "otel", run, "--rest", env=environment(later))
+        assert done.stdout == f"run {run}: 6 spans sent\n"
+
+
 # ── agents ───────────────────────────────────────────────────────────────
 
 MARK = "def execute(params, project_path):\n    return {'line': params['line']}\n"
@@ -397,6 +426,7 @@ def test_an_agent_with_tools_follows_the_conventions(
         assert facts["plait.usage.cost"] == 0.5
         assert facts["gen_ai.request.model"] == facts["gen_ai.response.model"] == "small-1"
         call = attributes(received.span("execute_tool demo/mark"))
+        assert "error.type" not in call
         assert call["gen_ai.operation.name"] == "execute_tool"
         assert call["gen_ai.tool.name"] == "demo/mark"
         (agent,) = [one for one in received.spans if one.name.startswith("invoke_agent")]
@@ -440,6 +470,31 @@ def test_an_agent_with_tools_follows_the_conventions(
         assert tokens == {"input": 30, "output": 5}
         cost = received.last_metrics["plait.usage.cost"].sum.data_points
         assert sum(point.as_double for point in cost) == 0.75
+
+
+def test_a_tool_call_that_failed_is_an_error_although_the_agent_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(place, "demo/mark", MARK)
+    place.write(".ai/directives/helper.md", "---\npermissions: [demo/mark]\n---\nDo it.\n")
+    place.write("replay.yaml", [
+        {"ask": "Do it.", "answer": {"uses": [{"name": "demo__unknown", "arguments": {}}]}},
+        {"ask": None, "answer": {"text": "done-text"}},
+    ])  # fmt: skip
+    with collector() as received:
+        monkeypatch.setenv(ENDPOINT, received.url)
+        trusted(place)
+        ran = place.run("setup:\n  - {tool: 'directive:helper', id: ask}\n")
+        assert ran.result.status == "done", ran.message
+        call = received.span("execute_tool demo__unknown")
+        assert (call.status.code, attributes(call)["error.type"]) == (2, "refused")
+        assert attributes(call)["plait.step.status"] == "done"
+        others = {one.status.code for one in received.spans if one is not call}
+        assert others == {0}
+        (failed,) = received.last_metrics["plait.step.failures"].sum.data_points
+        assert attributes(failed) == {
+            "plait.run.flow": "flow", "plait.step.kind": "call", "error.type": "refused"
+        }  # fmt: skip
 
 
 WITHOUT_NAMES = """\
@@ -696,9 +751,11 @@ def test_a_message_that_a_collector_refuses_does_not_hold_back_later_ones(
 ) -> None:
     with collector(status=status) as received:
         text, ran = note(place, monkeypatch, received.url, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
-        assert text == "telemetry: the collector refused 3 spans"
+        assert text == f"telemetry: the collector refused 3 spans: it answered {status}"
         done = plait(place, "export", "otel", ran.result.run, env=environment(received))
-        assert done.stdout == f"run {ran.result.run}: 0 spans sent, 3 refused\n"
+        assert done.stdout == (
+            f"run {ran.result.run}: 0 spans sent, 3 refused: it answered {status}\n"
+        )
         assert (done.returncode, done.stderr) == (1, "")
 
 
@@ -734,10 +791,23 @@ def test_refused_spans_are_reported(place: Place, monkeypatch: pytest.MonkeyPatc
         assert text == "telemetry: the collector refused 2 spans"
 
 
+def test_what_the_collector_says_about_refused_spans_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collector(rejected=2, says="too old\x1b[31m\n") as received:
+        text, ran = note(place, monkeypatch, received.url)
+        assert text == "telemetry: the collector refused 2 spans: it says: too old?[31m?"
+        done = plait(place, "export", "otel", ran.result.run, env=environment(received))
+        assert done.stdout == (
+            f"run {ran.result.run}: 1 span sent, 2 refused: it says: too old?[31m?\n"
+        )
+
+
 LOSSES = [
     # spans                        what the user reads
     (Delivery(5, 0, True),         ""),
     (Delivery(5, 2, True),         "telemetry: the collector refused 2 spans"),
+    (Delivery(5, 2, True, "", "no"), "telemetry: the collector refused 2 spans: no"),
     (Delivery(5, 0, True, "l: x"), "telemetry: not everything was sent to l: x"),
     (Delivery(5, 0, False, "t: x"), "telemetry: not all spans were sent to t: x; plait export otel 7f3a --rest sends the rest"),
     (Delivery(5, 2, False, "t: x"), "telemetry: the collector refused 2 spans; not all spans were sent to t: x; plait export otel 7f3a --rest sends the rest"),

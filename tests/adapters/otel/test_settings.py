@@ -110,6 +110,10 @@ PROBLEMS = [
     ("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "zstd",                               "OTEL_EXPORTER_OTLP_LOGS_COMPRESSION is gzip or none; nothing is compressed"),
     ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame,sesame",                       "OTEL_EXPORTER_OTLP_HEADERS has a part that is no header, so it is not sent: write name=value,name=value"),
     ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame%0d%0ax: y",                    "OTEL_EXPORTER_OTLP_HEADERS has a part that is no header, so it is not sent: write name=value,name=value"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame,content-length=3",             "OTEL_EXPORTER_OTLP_HEADERS has a part that is no header, so it is not sent: write name=value,name=value"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=sesame,a key=sesame",                 "OTEL_EXPORTER_OTLP_HEADERS has a part that is no header, so it is not sent: write name=value,name=value"),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0",                                       "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is a number of spans, from 1; 2048 is used"),
+    ("OTEL_SDK_DISABLED", "yes",                                                  "OTEL_SDK_DISABLED is true or false; false is used"),
     ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "lowmemory",            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE is delta or cumulative; cumulative is used"),
     ("OTEL_RESOURCE_ATTRIBUTES", "team=a,b",                                      "OTEL_RESOURCE_ATTRIBUTES has a part that is no attribute, so it is not sent: write name=value,name=value"),
 ]  # fmt: skip

@@ -4,6 +4,7 @@ The journal is the queue.  Nothing waits in memory but one batch, the run never 
 collector, and what was not taken is still there: for the next try, for the resumed run, for
 `plait export otel RUN --rest`.  `otel.json` in the folder of the run has the number of the last
 event whose spans the collector took, so a resumed run sends the rest and nothing twice.
+A run that is not sampled has the number up to which its events count there, under another name.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ from plait.adapters.otel.spans import WITH_VALUE, Log, RunSpans
 from plait.adapters.otel.wire import Encoder
 from plait.adapters.store.blobs import Blobs
 from plait.adapters.store.reader import Reader
+from plait.adapters.store.rows import BriefEnd
 from plait.core.errors import JournalError
 from plait.core.hints import Final, Protocol
 from plait.core.records import dataclass
-from plait.engine.events import EventRecord, RunEnded, RunStarted, StepFinished
+from plait.engine.events import EventRecord, RunEnded, RunStarted, StepFinished, StepStarted
 from plait.engine.journal import Journal
 from plait.engine.trace import RemoteParent
 
 STATE_FILE: Final = "otel.json"
+SENT: Final = "sent"
+"""In it, the number of the last event whose spans the collector took."""
+SEEN: Final = "seen"
+"""The same of a run whose spans are not sent: up to there its logs were."""
+MAX_MESSAGE: Final = 200
+"""Characters of what a collector says."""
 MOST_LOGS: Final = 4096
 """Log records that wait for a collector; older ones are dropped."""
 MOST_BYTES: Final = 4 << 20
@@ -41,12 +49,12 @@ LONGEST_PAUSE: Final = 30.0
 class EventSource(Protocol):
     """The recorded events of a run."""
 
-    def events(self, after: int) -> Iterator[EventRecord]: ...
+    def events(self, after: int) -> Iterator[EventRecord | BriefEnd]: ...
 
     def run_events(self, until: int) -> Iterable[EventRecord]:
         """Starts and ends of the run, up to an event."""
 
-    def ended_paths(self, after: int, before: int) -> Iterable[str]: ...
+    def starts_and_ends(self, after: int, before: int) -> Iterable[tuple[str, float, bool]]: ...
 
     def close(self) -> None: ...
 
@@ -59,7 +67,7 @@ class JournalFile:
         self._reader = Reader(os.path.join(folder, "journal.db"), blobs)
         self._content = content
 
-    def events(self, after: int) -> Iterator[EventRecord]:
+    def events(self, after: int) -> Iterator[EventRecord | BriefEnd]:
         if self._content:
             return self._reader.events(after)
         return self._reader.brief_events(after, WITH_VALUE)
@@ -67,8 +75,8 @@ class JournalFile:
     def run_events(self, until: int) -> Iterable[EventRecord]:
         return self._reader.run_events(until)
 
-    def ended_paths(self, after: int, before: int) -> Iterable[str]:
-        return self._reader.ended_paths(after, before)
+    def starts_and_ends(self, after: int, before: int) -> Iterable[tuple[str, float, bool]]:
+        return self._reader.starts_and_ends(after, before)
 
     def close(self) -> None:
         self._reader.close()
@@ -90,10 +98,14 @@ class JournalInMemory:
             if one.number <= until and isinstance(one.event, RunStarted | RunEnded)
         ]
 
-    def ended_paths(self, after: int, before: int) -> Iterable[str]:
+    def starts_and_ends(self, after: int, before: int) -> Iterable[tuple[str, float, bool]]:
         for one in self._journal.events(after):
-            if one.number < before and isinstance(one.event, StepFinished):
-                yield one.event.path
+            if one.number < before:
+                match one.event:
+                    case StepStarted(path=path):
+                        yield path, one.at, False
+                    case StepFinished(path=path, duration=duration):
+                        yield path, one.at - duration, True
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -121,6 +133,8 @@ class Delivery:
     has_all_spans: bool
     why: str = ""
     """Why something was not taken, and where."""
+    refusal: str = ""
+    """Why spans were rejected, if the collector says it."""
 
 
 class Exporter:
@@ -169,6 +183,7 @@ class Exporter:
         """The event up to which the spans in `_batch` go."""
         self._sent = self._rejected = 0
         self._why: dict[Signal, str] = {}
+        self._refusal = ""
         self._pause = 0.0
         self._not_before = 0.0
         self._metrics_due = clock() + settings.metric_interval
@@ -204,7 +219,8 @@ class Exporter:
 
     def delivery(self) -> Delivery:
         why = next((f"{self._place(signal)}{why}" for signal, why in self._why.items()), "")
-        return Delivery(self._sent, self._rejected, "traces" not in self._why, why)
+        has_all_spans = "traces" not in self._why
+        return Delivery(self._sent, self._rejected, has_all_spans, why, self._refusal)
 
     def _place(self, signal: Signal) -> str:
         endpoint = self._settings.endpoints.get(signal)
@@ -240,21 +256,27 @@ class Exporter:
         if not self._flush():
             return
         spans, encode = self._run_spans(), self._encoder.span
-        add, batch, metrics = spans.add, self._batch, self._metrics
+        add, add_brief, batch, metrics = spans.add, spans.add_brief, self._batch, self._metrics
         after, first, has_traces = self._batch_end, self._first, self._traces
         most, is_more = self._settings.batch, True
         while is_more:
             count = size = 0
             for record in islice(self._open_source().events(after), most):
                 count += 1
-                for span in add(record):
+                if isinstance(record, tuple):
+                    number = record[0]
+                    found = add_brief(*record)
+                else:
+                    number = record.number
+                    found = add(record)
+                for span in found:
                     if has_traces:
                         encoded = encode(span)
                         batch.append(encoded)
                         size += len(encoded)
-                    if metrics is not None and record.number >= first:
+                    if metrics is not None and number >= first:
                         metrics.add(span)
-                after = self._batch_end = record.number
+                after = self._batch_end = number
                 if size > MOST_BYTES:
                     break
             is_more = count == most or size > MOST_BYTES
@@ -271,7 +293,8 @@ class Exporter:
                 self._trace.key,
                 b"" if parent is None else bytes.fromhex(parent.span_id),
                 content=self._settings.content,
-                ended_paths=lambda after, before: self._open_source().ended_paths(after, before),
+                with_ids=self._traces,
+                earlier=lambda after, before: self._open_source().starts_and_ends(after, before),
             )
             for record in self._open_source().run_events(self._done):
                 self._spans.add(record)
@@ -293,12 +316,13 @@ class Exporter:
         if self._batch:
             try:
                 answer = self._send("traces", self._encoder.traces(self._batch))
-            except Refused:
-                rejected = len(self._batch)
+            except Refused as error:
+                rejected, self._refusal = len(self._batch), str(error)
             else:
                 if answer is None:
                     return False
-                rejected = _count_rejected(answer)
+                rejected, says = _read_answer(answer)
+                self._refusal = says or self._refusal
             self._sent += len(self._batch) - rejected
             self._rejected += rejected
             self._batch.clear()
@@ -347,39 +371,48 @@ class Exporter:
         return answer
 
     def _keep_state(self) -> None:
-        if self._folder and self._traces:
-            write_state(self._folder, self._done)
+        if self._folder:
+            write_state(self._folder, self._done, SENT if self._traces else SEEN)
 
 
-def _count_rejected(answer: bytes) -> int:
-    """Return how many spans the collector says that it refused."""
+def _read_answer(answer: bytes) -> tuple[int, str]:
+    """Return how many spans the collector says that it refused, and what it says about them."""
     if not answer:
-        return 0
+        return 0, ""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceResponse,
     )
 
     try:
-        return int(ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans)
+        partial = ExportTraceServiceResponse.FromString(answer).partial_success
     except Exception:  # the error of protobuf, which is none of the usual ones
-        return 0  # an answer of another form, as `OK`
+        return 0, ""  # an answer of another form, as `OK`
+    message = partial.error_message if partial.rejected_spans else ""
+    plain = "".join(one if one.isprintable() else "?" for one in message[:MAX_MESSAGE])
+    return int(partial.rejected_spans), f"it says: {plain}" if plain else ""
 
 
-def read_state(folder: str) -> int:
+def read_state(folder: str, name: str = SENT) -> int:
     """Return the number of the last event whose spans were taken; 0: none were."""
+    number = _state(folder).get(name)
+    return number if isinstance(number, int) and number > 0 else 0
+
+
+def _state(folder: str) -> dict[str, object]:
     try:
         with open(os.path.join(folder, STATE_FILE), encoding="utf-8") as file:
-            sent = json.load(file)["sent"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-    return sent if isinstance(sent, int) and sent > 0 else 0
+            state = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
-def write_state(folder: str, sent: int) -> None:
+def write_state(folder: str, number: int, name: str = SENT) -> None:
     path = os.path.join(folder, STATE_FILE)
     try:
+        state = {**_state(folder), name: number}
         with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump({"sent": sent}, file)
+            json.dump(state, file)
         os.replace(f"{path}.new", path)
     except OSError:
         return  # the next attempt of the run sends something twice; the run matters more

@@ -71,8 +71,9 @@ class RunMetrics:
 
     def add(self, span: Span) -> None:
         kind = span.kind
-        if kind == ATTEMPT and span.status == "retried":
-            self._count(names.RETRIES, 1, ())
+        if kind == ATTEMPT and _is_numbered(span):  # its step counts when it ends
+            if span.status == "retried":
+                self._count(names.RETRIES, 1, ())
             return
         if kind == RUN:
             self._record(names.RUN_DURATION, SECONDS, span, ((names.RUN_STATUS, span.status),))
@@ -172,3 +173,8 @@ class RunMetrics:
         else:
             point.as_double = amount
         return point
+
+
+def _is_numbered(span: Span) -> bool:
+    """Is it one of several attempts?  The attempt beside a handler is a step."""
+    return any(name == names.STEP_ATTEMPT for name, _ in span.attributes)

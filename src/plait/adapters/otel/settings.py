@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from plait.adapters.otel import names
 from plait.core.hints import Final, Literal, TypeAlias
+from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass, field
 from plait.engine.trace import RemoteParent
 
@@ -100,6 +101,13 @@ def read_settings(
         ratio = 1.0
     timeout = _milliseconds(environ, "OTEL_BSP_EXPORT_TIMEOUT", END_TIMEOUT, problems)
     batch = int(_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH, problems))
+    if batch < 1:
+        problems.append(
+            f"OTEL_BSP_MAX_EXPORT_BATCH_SIZE is a number of spans, from 1; {BATCH} is used"
+        )
+        batch = BATCH
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() not in ("", "true", "false"):
+        problems.append("OTEL_SDK_DISABLED is true or false; false is used")
     temporality = _name("metrics", "TEMPORALITY_PREFERENCE")
     preference = environ.get(temporality, "").strip().lower()
     if preference not in ("", "cumulative", "delta"):
@@ -111,7 +119,7 @@ def read_settings(
         ratio,
         _resource(environ, problems),
         max(0.01, _milliseconds(environ, "OTEL_BSP_SCHEDULE_DELAY", SCHEDULE, problems)),
-        batch if batch > 0 else BATCH,
+        batch,
         max(0.1, _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", METRIC_INTERVAL, problems)),
         timeout,
         preference == "delta",
@@ -241,12 +249,20 @@ def _part_count(text: str) -> int:
     return len({one.partition("=")[0].strip() for one in text.split(",") if one.strip()})
 
 
+_HEADER_NAME: Final = lazy_pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers that say where a request ends: Plait writes them itself."""
+
+
 def _headers(text: str) -> tuple[tuple[str, str], ...]:
     plain = _pairs(text).items()
     return tuple(
         (name.lower(), value)
         for name, value in plain
-        if name.isascii() and name.isprintable() and value.isprintable() and value.isascii()
+        if _HEADER_NAME.fullmatch(name)
+        and name.lower() not in _FRAMING
+        and value.isprintable()
+        and value.isascii()
     )
 
 

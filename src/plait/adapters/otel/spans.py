@@ -58,10 +58,12 @@ MOST_IDS: Final = 1000
 RUN: Final = "run"
 """The kind of the span of the run itself."""
 ATTEMPT: Final = "attempt"
-_TOLD: Final = frozenset(
+_MODEL_KINDS: Final = frozenset(
     {CALL, ATTEMPT, *(name for name, kind in STEP_KINDS.items() if kind.asks_model)}
 )
 """Kinds whose title may hold what a model was told."""
+
+_NO_VALUE: Final = Succeeded()
 
 
 class Span(NamedTuple):
@@ -108,10 +110,12 @@ class RunSpans:
         parent: bytes = b"",
         *,
         content: bool = False,
-        ended_paths: Callable[[int, int], Iterable[str]] = lambda _after, _before: (),
+        with_ids: bool = True,
+        earlier: Callable[[int, int], Iterable[tuple[str, float, bool]]] = lambda *_: (),
     ) -> None:
-        """`parent`: the span around the run.  `ended_paths`: those of steps that ended after one
-        event and before another.
+        """`parent`: the span around the run.  `with_ids`: spans are sent, not only counted.
+        `earlier`: starts and ends of steps after one event and before another, see
+        `Reader.starts_and_ends`.
         """
         self.attempts = RunAttempts()
         self.logs: list[Log] = []
@@ -119,7 +123,7 @@ class RunSpans:
         self.waiting: dict[str, int] = {}
         """By path of a map: items that have not ended."""
         self._key, self._outside, self._content = key, parent, content
-        self._ended_paths = ended_paths
+        self._earlier = earlier
         self._mark = ""
         self._leg_began = self._began = 0
         """The numbers of the events with which this leg and this run attempt started."""
@@ -130,6 +134,11 @@ class RunSpans:
         self._starts: dict[str, float] = {}
         """By path: when the present attempt of a running step started, if that is known."""
         self._ended: array[int] | None = None
+        self._cut_off: dict[str, float] = {}
+        """By path: when a step started that an earlier run attempt of this leg did not end."""
+        self._with_ids = with_ids
+        self._names: dict[tuple[str, str], str] = {}
+        """Cache: names by the kind and the last name of a step."""
         self._ids: dict[str, bytes] = {}
         """Cache: ids by path; that of a step around is needed for each step inside."""
         self._turns: dict[str, _Turn] = {}
@@ -142,7 +151,8 @@ class RunSpans:
             case StepFinished():
                 return self._end_step(event, record.at)
             case StepStarted(path=path):
-                self._starts[path] = record.at
+                if path not in self._retried:  # a short attempt is recorded when it has ended
+                    self._starts[path] = record.at
             case StepRetrying():
                 return [self._end_attempt(event, record.at)]
             case ItemsCounted(path, total):
@@ -165,6 +175,7 @@ class RunSpans:
         if self.attempts.number == 1:
             self._leg_began, self._started_at = record.number, record.at
         self._ended = None
+        self._cut_off.clear()
         self._ids.clear()
         self._retried.clear()
         self._starts.clear()
@@ -202,6 +213,34 @@ class RunSpans:
 
     # ── steps ────────────────────────────────────────────────────────────
 
+    def add_brief(
+        self, _number: int, at: float, path: str, kind: str, title: str, duration: float
+    ) -> list[Span]:
+        """Take in a `BriefEnd`.  Nearly all spans of a large map come from one."""
+        if (
+            kind in _MODEL_KINDS
+            or self._retried
+            or self.attempts.number > 1
+            or belongs_to_call(path)
+        ):
+            return self._end_step(StepFinished(path, kind, title, "", _NO_VALUE, duration), at)
+        above, _, last = path.rpartition("/")
+        if kind == "item":
+            name = kind
+            if above in self.waiting:
+                self.waiting[above] -= 1
+        else:
+            name = self._names.get((kind, last)) or self._add_name(kind, last)
+        self._starts.pop(path, None)
+        id, parent = (self._id(path), self._id(above)) if self._with_ids else (b"", b"")
+        return [Span(id, parent, name, kind, path, title, "done", at - duration, at)]
+
+    def _add_name(self, kind: str, last: str) -> str:
+        if len(self._names) >= MOST_IDS:
+            self._names.clear()
+        name = self._names[kind, last] = _plain_name(kind, last)
+        return name
+
     def _end_step(self, event: StepFinished, at: float) -> list[Span]:
         path, kind, outcome = event.path, event.kind, event.outcome
         above = parent_path(path)
@@ -212,21 +251,25 @@ class RunSpans:
         started = self._starts.pop(path, at)
         status, error, message, attributes = self._outcome(outcome, path)
         title = event.title
-        if not self._content and (kind in _TOLD or belongs_to_call(path)):
+        if not self._content and (kind in _MODEL_KINDS or belongs_to_call(path)):
             title = _plain_title(event)
         name, is_client = _plain_name(kind, path), kind == "http"
+        if error:
+            self._log(at, ERROR, f"{title}: {message or error}", path)
         if kind in WITH_VALUE:
             more, name, is_client = self._describe(event, name, turn)
             attributes += more
+            error = error or _call_error(event)
         if self._content and isinstance(outcome, Succeeded) and kind not in (TURN, CALL):
             attributes += _output(outcome.value)
-        # A child may be recorded a moment before its parent, but never starts before it.
+        id, start = self._id(path), at - event.duration
+        if self.attempts.number > 1:
+            self._look_back()
+            start = min(start, self._cut_off.pop(path, start))
         span = Span(
-            self._id(path), self._parent(above), name, kind, path, title, status,
-            at - event.duration, at, error, message, attributes, is_client,
+            id, self._parent(above), name, kind, path, title, status,
+            start, at, error, message, attributes, is_client,
         )  # fmt: skip
-        if error:
-            self._log(at, ERROR, f"{title}: {message or error}", path)
         if not attempt:
             return [span]
         last = span._replace(
@@ -250,7 +293,7 @@ class RunSpans:
         span = Span(
             self._attempt_id(path, event.attempt), step, f"{ATTEMPT} {event.attempt}",
             ATTEMPT, path, "", "retried", start, at, error, message,
-            ((names.STEP_ATTEMPT, event.attempt),),
+            ((names.STEP_ATTEMPT, event.attempt), *_exit_code(failure)),
         )  # fmt: skip
         self._retried[path] = event.attempt + 1
         self._starts[path] = at + event.delay
@@ -265,9 +308,7 @@ class RunSpans:
                 return "skipped", "", "", reason
             case Failed(failure):
                 error, message = self._error(failure, path)
-                code = failure.exit_code
-                known = ((names.EXIT_CODE, code),) if failure.kind == "exit" and code else ()
-                return "failed", error, message, known
+                return "failed", error, message, _exit_code(failure)
 
     def _error(self, failure: Failure, path: str) -> tuple[str, str]:
         """Return the kind of a failure, and its message if that holds no content.
@@ -338,8 +379,6 @@ class RunSpans:
         ]
         if use.get("id"):
             found.append((names.TOOL_CALL_ID, str(use["id"])))
-        if record.get("failed"):  # the agent goes on, so the step itself did not fail
-            found.append((names.ERROR_TYPE, str(record.get("kind") or "failed")))
         if self._content:
             found.append((names.TOOL_ARGUMENTS, _content(use.get("arguments"))))
             found.append((names.TOOL_RESULT, _content(record.get("output"))))
@@ -382,13 +421,42 @@ class RunSpans:
 
     def _has_ended(self, path: str) -> bool:
         """Had a step ended in this leg, before this run attempt?"""
-        if self._ended is None:
-            paths = self._ended_paths(self._leg_began, self._began)
-            ids = (int.from_bytes(span_id(self._key, one), "big") for one in paths)
-            self._ended = array("Q", sorted(ids))
         wanted = int.from_bytes(span_id(self._key, path), "big")
-        at = bisect_left(self._ended, wanted)
-        return at < len(self._ended) and self._ended[at] == wanted
+        ended = self._look_back()
+        at = bisect_left(ended, wanted)
+        return at < len(ended) and ended[at] == wanted
+
+    def _look_back(self) -> array[int]:
+        """Find which steps the earlier run attempts of this leg have ended, and which they began."""
+        if self._ended is not None:
+            return self._ended
+        ids, began = array("Q"), self._cut_off
+        for path, start, has_ended in self._earlier(self._leg_began, self._began):
+            if has_ended:
+                ids.append(int.from_bytes(span_id(self._key, path), "big"))
+                began.pop(path, None)
+            else:
+                began.setdefault(path, start)
+            # A start may be recorded together with the end of the first step inside.
+            above = parent_path(path)
+            while start < began.get(above, 0.0):
+                began[above] = start
+                above = parent_path(above)
+        self._ended = array("Q", sorted(ids))
+        return self._ended
+
+
+def _call_error(event: StepFinished) -> str:
+    """Return why a call failed: its step is done, since the agent goes on."""
+    value = event.outcome.value if isinstance(event.outcome, Succeeded) else None
+    if event.kind != CALL or not isinstance(value, Mapping) or not value.get("failed"):
+        return ""
+    return str(value.get("kind") or "failed")
+
+
+def _exit_code(failure: Failure) -> Attributes:
+    code = failure.exit_code
+    return ((names.EXIT_CODE, code),) if failure.kind == "exit" and code else ()
 
 
 def _plain_title(event: StepFinished) -> str:

@@ -1,6 +1,6 @@
-"""Errors of the system and of SQLite as errors that say what to do.
+"""Turn errors of the system and of SQLite into errors that say what to do.
 
-Whatever the fault, the file holds what it held before: a record is complete in it, or missing.
+Whatever the fault, the file keeps its content: a record is complete in it, or missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from plait.core.hints import Final
 
 RESUME: Final = "what was recorded is safe, and plait resume continues from there"
 _WRITTEN_AT_ONCE: Final = 1 << 16
-"""Bytes, roughly."""
+"""The approximate number of bytes that are written at once."""
 _OPEN_AT_ONCE: Final = 4
 """Descriptors that SQLite needs: database, write-ahead log, its index, and their folder."""
 NOT_BEGUN: Final = "no run was begun"
@@ -62,7 +62,7 @@ _SQLITE_CODES: Final = {
     sqlite3.SQLITE_PERM: "read-only",
     sqlite3.SQLITE_CORRUPT: "damaged",
     sqlite3.SQLITE_NOTADB: "damaged",
-    # Our statements are right, so the file is not one that we made.
+    # Our statements are right, so the file was not made by Plait.
     sqlite3.SQLITE_ERROR: "damaged",
     sqlite3.SQLITE_CONSTRAINT: "damaged",
     sqlite3.SQLITE_MISMATCH: "damaged",
@@ -85,7 +85,7 @@ def to_journal_error(error: sqlite3.Error | OSError, where: str) -> JournalError
 
 
 def _is_at_limit(where: str) -> bool:
-    """Whether the journal is nearly as large as `ulimit -f` allows: SQLite does not say so."""
+    """Is the journal nearly as large as `ulimit -f` allows? SQLite does not report this."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -96,7 +96,7 @@ def _is_at_limit(where: str) -> bool:
 
 
 def _can_open() -> bool:
-    """Whether this process may open more files: SQLite does not say why it could not."""
+    """Can this process open more files? SQLite does not report why it could not open one."""
     opened: list[int] = []
     try:
         for _ in range(_OPEN_AT_ONCE):
@@ -116,7 +116,7 @@ def fault(code: str, where: str) -> JournalError:
 
 @contextmanager
 def not_begun() -> Iterator[None]:
-    """For errors while a run is made: there is no run to resume."""
+    """Map errors while a run is made: there is no run to resume."""
     try:
         yield
     except JournalError as error:
@@ -125,13 +125,13 @@ def not_begun() -> Iterator[None]:
 
 
 def repeat_error(error: JournalError) -> JournalError:
-    """A new error like this one, for another call that fails by it."""
+    """Return a new error like this one, for another call that fails because of it."""
     return JournalError(error.what, error.where, error.fix, code=error.code)
 
 
 @contextmanager
 def map_storage_errors(where: str) -> Iterator[None]:
-    """Turns errors of the system and of SQLite into a JournalError."""
+    """Turn errors of the system and of SQLite into a JournalError."""
     try:
         yield
     except UnicodeError as error:  # SQLite quotes damaged text in its message

@@ -17,7 +17,9 @@ RESERVE_BYTES: Final = 1 << 20
 
 
 def make_own_folder(folder: str) -> None:
-    """Make a folder that only this user can read; JournalError if another or a link is there."""
+    """Make a folder that only this user can read; JournalError if a foreign folder or a link is
+    there.
+    """
     with map_storage_errors(folder):
         _make_folder(folder, 0o700)
         status = os.stat(folder, follow_symlinks=False)
@@ -89,7 +91,7 @@ class Reserve:
                 os.close(handle)
 
     def spend(self) -> bool:
-        """Free the space; False if it was free already."""
+        """Free the space; False if it was already free."""
         try:
             os.unlink(self._path)
         except OSError:

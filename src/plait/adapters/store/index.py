@@ -1,8 +1,8 @@
 """The index of a project's runs, in the order in which they were made: a small database.
 
 It has nothing that the runs' folders do not have, and is made again when it is missing, damaged or
-older than the folder `runs`. A row is a hint: code that removes or resumes a run asks its journal.
-A stored summary counts as long as the run's files have not changed.
+older than the folder `runs`. A row is a hint: code that removes or resumes a run checks its
+journal. A stored summary is valid as long as the run's files have not changed.
 
 Nothing is synced: a power cut may damage it, and then it is made again.
 """
@@ -22,9 +22,9 @@ from plait.core.records import dataclass
 BUSY_SECONDS: Final = 10.0
 IN_MEMORY: Final = ":memory:"
 MOST_NUMBER: Final = 1 << 60
-"""No run has a larger number."""
+"""A limit that no number of a run exceeds."""
 LAST_TIME: Final = 1e11
-"""Seconds: later than any clock shows or any calendar can print."""
+"""A time in seconds that is later than any clock shows and any calendar can print."""
 _TABLES: Final = (
     "CREATE TABLE folder(stamp TEXT NOT NULL)",
     "CREATE TABLE runs(id TEXT PRIMARY KEY, number INTEGER NOT NULL, created REAL NOT NULL, "
@@ -40,7 +40,7 @@ RunPosition: TypeAlias = tuple[int, float]
 
 
 class DamagedIndex(Exception):
-    """It has to be made again."""
+    """Raised if the index must be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Index:
             self._catch_up()
 
     def _has_tables(self) -> bool:
-        """False if it has none; DamagedIndex if it has others: a foreign file must not run code."""
+        """Does it have tables? DamagedIndex if it has others: a foreign file must not run code."""
         query = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
         found = tuple(text for (text,) in self._connection.execute(query))
         if found and found != _TABLES:
@@ -106,7 +106,7 @@ class Index:
         return bool(self._connection.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone())
 
     def oldest_ended(self, most: int) -> list[Entry]:
-        """The oldest that may have ended."""
+        """Return the oldest runs that may have ended."""
         return self._entries(
             f"SELECT id, created, summary FROM runs WHERE ended {_OLDEST_FIRST} LIMIT ?", most
         )
@@ -165,18 +165,20 @@ class Index:
             self._keep_stamp()
 
     def _reconcile(self) -> None:
-        """Add and delete runs that came or went otherwise: by hand, or by a process that died."""
+        """Add and delete runs that appeared or disappeared otherwise: by hand, or by a
+        process that died.
+        """
         there = set(run_names(self._folder))
         known = {run for (run,) in self._connection.execute("SELECT id FROM runs")}
         gone = [(run,) for run in known - there]
         self._connection.executemany("DELETE FROM runs WHERE id = ?", gone)
-        # Which of them have ended is unknown. That is safe: a removal asks the journal first.
+        # It is unknown which of them have ended. That is safe: a removal checks the journal first.
         self._insert(
             [(run, *self._read_position(run)) for run in there - known], may_have_ended=True
         )
 
     def _current_stamp(self) -> str:
-        """It changes when an entry of the folder comes or goes."""
+        """Return a stamp that changes when an entry of the folder appears or disappears."""
         try:
             status = os.stat(self._folder)
         except OSError:
@@ -218,7 +220,7 @@ def run_names(folder: str) -> list[str]:
 
 
 def _may_be_file(path: str) -> bool:
-    """Whether it is a plain file, or missing. A link would lead to another file."""
+    """Is it a plain file, or missing? A link would lead to another file."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
@@ -232,21 +234,21 @@ def _time(created: object) -> float:
 
 
 def _run_name(name: object) -> str:
-    """DamagedIndex for a name that leads out of the folder."""
+    """Return the name of a run; DamagedIndex for a name that leads out of the folder."""
     if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\0" in name:
         raise DamagedIndex
     return name
 
 
 def remove_index(path: str) -> None:
-    """First its rollback journal, which SQLite would apply to a new index."""
+    """Remove the index, first its rollback journal, which SQLite would apply to a new index."""
     for file in (f"{path}-journal", path):
         with suppress(OSError):
             os.unlink(file)
 
 
 def is_useless(error: Exception) -> bool:
-    """Whether the file itself is wrong, not its lock or its disk."""
+    """Is the file itself wrong, and not its lock or its disk?"""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     return code in _WRONG_FILE
 
@@ -263,11 +265,13 @@ _WRONG_FILE: Final = (
 # ── summaries ────────────────────────────────────────────────────────────
 
 _SETTLED_NS: Final = 100_000_000
-"""File times are no more exact than this: a summary made so soon after a write may be older."""
+"""The precision of file times: a summary made so soon after a write may be older than the write."""
 
 
 def files_stamp(folder: str) -> tuple[str, int]:
-    """The state of the files that a summary is read from, and when the last one was written."""
+    """Return the state of the files from which a summary is read, and when the last one was
+    written.
+    """
     stamps: list[str] = []
     last = 0
     for name in ("journal.db", "journal.db-wal", "run.json"):
@@ -289,7 +293,7 @@ def dump_summary(stamp: str, at: int, fields: Sequence[Any]) -> str:
 
 
 def load_summary(text: str, folder: str) -> Any:
-    """The fields of a stored summary; None if the files of the run have changed since."""
+    """Return the fields of a stored summary; None if the files of the run have changed since."""
     if not text:
         return None
     try:

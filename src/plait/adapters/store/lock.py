@@ -1,7 +1,7 @@
 """One engine per run: a lock that the system releases when its holder dies.
 
-The file stays for ever, so that all processes lock the same one. The process id in it is for
-people; only the lock counts.
+The file is never removed, so that all processes lock the same one. The process id in it is for
+people; only the lock matters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ATTEMPTS: Final = 1000
 
 
 class RunLock:
-    """Held until `release` or the death of this process."""
+    """A lock that is held until `release` or the death of this process."""
 
     def __init__(self, path: str, handle: int) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class RunLock:
 
 
 def is_held(path: str) -> bool:
-    """Whether an engine holds this lock now."""
+    """Does an engine hold this lock now?"""
     try:
         # NONBLOCK: opening a FIFO would wait.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -63,7 +63,7 @@ def is_held(path: str) -> bool:
 
 
 def read_holder(path: str) -> int | None:
-    """The process of the engine that holds this lock now; None if none does."""
+    """Return the process of the engine that holds this lock now; None if none does."""
     if not is_held(path):
         return None
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -82,7 +82,7 @@ def _lock(handle: int) -> bool:
         if _try_lock(handle, fcntl.LOCK_EX):
             return True
         if not _try_lock(handle, fcntl.LOCK_SH):
-            return False  # not a reader in `is_held`, but an engine
+            return False  # no reader in `is_held` has it, but an engine
         fcntl.flock(handle, fcntl.LOCK_UN)
     return False
 

@@ -32,36 +32,36 @@ from plait.core.values import Json
 from plait.engine.events import Event, Status
 
 ENDED: Final = ("done", "failed")
-"""The statuses of a run that need no resume."""
+"""The statuses of a run that needs no resume."""
 _DEPTH: Final = 4
-"""Folders of a run below its project: `.ai/state/runs/ID`."""
+"""The number of folders of a run below its project: `.ai/state/runs/ID`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What `plait runs` shows of a run."""
+    """The properties of a run that `plait runs` shows."""
 
     id: str
     flow: str
     file: str
     status: Status | Literal["unreadable"]
     start_time: float
-    """Of an unreadable run: when its folder last changed."""
+    """The start of the run; for an unreadable one, when its folder last changed."""
     end_time: float | None = None
     duration: float = 0.0
-    """The seconds of its run attempts, until its last record."""
+    """The seconds of all run attempts, up to the last record."""
     last_at: float | None = None
-    """When its last record was made."""
+    """The time of its last record."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Its items by status: done, failed, skipped."""
+    """The number of its items by status: done, failed, skipped."""
     problem: str = ""
     """Why its journal is unreadable."""
     foreign: bool = False
-    """Another user or machine made it: it is shown, but not resumed or removed."""
+    """Another user or machine made it, so it is shown, but not resumed or removed."""
 
 
 class OpenRun:
-    """A run whose journal is open, to write or to read. A writer holds the run's lock."""
+    """A run whose journal is open, for writing or reading. A writer holds the run's lock."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class OpenRun:
         seals: Sealing,
         on_close: Callable[[RunSummary | None], object] | None = None,
     ) -> None:
-        """`on_close` gets the summary of a run that was open to write."""
+        """`on_close` gets the summary of a run that was open for writing."""
         self.id = id
         self.folder = folder
         self.journal = journal
@@ -82,12 +82,12 @@ class OpenRun:
 
     @property
     def project(self) -> str:
-        """Where the project is now: it may have been moved or copied."""
+        """The present folder of the project, which may have been moved or copied."""
         return self.folder.rsplit(os.sep, _DEPTH)[0]
 
     @property
     def facts(self) -> dict[str, Json]:
-        """Flow, file, options and the like: what a resume needs."""
+        """The data that a resume needs: flow, file, options and so on."""
         return without_seal(self._facts_with_seal)
 
     @property
@@ -104,7 +104,7 @@ class OpenRun:
 
     @property
     def is_own(self) -> bool:
-        """Whether this user made the run, in this very folder."""
+        """Did this user make the run, in this very folder?"""
         with suppress(TrustError):
             return self._owner.is_own(self._facts_with_seal)
         return False
@@ -115,7 +115,7 @@ class OpenRun:
         return self._owner.why_unsealed
 
     def require_own(self) -> None:
-        """TrustError unless this user made the run here."""
+        """Raise TrustError unless this user made the run here."""
         facts = self._facts_with_seal
         if not facts:
             raise never_begun(self.id)
@@ -131,7 +131,7 @@ class OpenRun:
         summary: RunSummary | None = None
         try:
             if self._lock is not None:
-                # So that `plait runs` does not count the items of every run.
+                # So `plait runs` need not count the items of every run.
                 with suppress(JournalError):
                     reader = self.journal.reader
                     text = to_json([reader.last(), reader.item_counts()])
@@ -153,7 +153,7 @@ class OpenRun:
 
 
 def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
-    """None if Plait was killed while it made the run."""
+    """Return the summary of an open run; None if Plait was killed while it made the run."""
     created = creation_time(opened)
     if created is None:
         return None
@@ -179,7 +179,7 @@ def make_summary(opened: OpenRun, *, is_running: bool) -> RunSummary | None:
 
 
 def creation_time(opened: OpenRun) -> float | None:
-    """None if Plait was killed while it made the run."""
+    """Return when the run was made; None if Plait was killed while it made the run."""
     reader = opened.journal.reader
     created = reader.get_property("created")
     if created is None:
@@ -198,7 +198,7 @@ def _is_end(value: object) -> TypeGuard[float | None]:
 
 
 def _last_status(opened: OpenRun, *, is_running: bool) -> tuple[Status, float | None]:
-    """The status of the last run attempt, and when it ended."""
+    """Return the status of the last run attempt, and when it ended."""
     reader = opened.journal.reader
     started, ended = reader.newest(RUN_STARTED), reader.newest(RUN_ENDED)
     if ended is not None and (started is None or ended[0] > started[0]):
@@ -221,7 +221,7 @@ def _counts(opened: OpenRun) -> dict[str, int]:
 
 
 def summary_fields(summary: RunSummary, viewer: str) -> list[Json]:
-    """`viewer`: by whose seals it was decided whether the run is foreign."""
+    """Return the fields of a summary; `viewer`: whose seals decided whether the run is foreign."""
     return [
         viewer,
         summary.flow,
@@ -237,7 +237,9 @@ def summary_fields(summary: RunSummary, viewer: str) -> list[Json]:
 
 
 def summary_from_fields(run: str, fields: object, viewer: str) -> RunSummary | None:
-    """None if these are not the fields of a summary, or those that another viewer stored."""
+    """Return a summary from its fields; None if they are not valid, or if another viewer stored
+    them.
+    """
     match fields:
         case [
             str(seen_by),

@@ -1,4 +1,4 @@
-"""Whether this user made a run, in this very folder. Other runs are not resumed or removed.
+"""Decide whether this user made a run, in this very folder. Other runs are not resumed or removed.
 
 The facts of a run say which file it runs. They have a seal that only this user can make, over the
 run's id, the facts, and the inodes of its folder and journal. A clone, an archive or a copy has
@@ -35,7 +35,7 @@ class Sealing(Protocol):
 
 
 class Unsealed:
-    """For a store that only one program uses: everything in it is its own."""
+    """Seals nothing, for a store that only one program uses: every run in it is its own."""
 
     viewer = "all"
 
@@ -56,7 +56,7 @@ class Owner:
         self.why_unsealed = ""
 
     def add_seal(self, facts: Mapping[str, Json]) -> dict[str, Json]:
-        """The facts with their seal; without one if this user cannot have a key."""
+        """Return the facts with their seal; without one if this user cannot have a key."""
         plain = without_seal(facts)
         try:
             return {**plain, SEAL: self._seals.make(self._text(plain))}
@@ -65,7 +65,7 @@ class Owner:
             return plain
 
     def is_own(self, facts: Mapping[str, Json]) -> bool:
-        """Whether this user wrote these facts, of this run, in this folder."""
+        """Did this user write these facts, for this run, in this folder?"""
         seal = facts.get(SEAL, "")
         try:
             return isinstance(seal, str) and self._seals.holds(
@@ -107,7 +107,7 @@ def never_begun(run: str) -> InputError:
 
 
 def require_plain_folders(root: str, folder: str) -> None:
-    """JournalError if a folder between `root` and this one, or this one, is a link."""
+    """Raise JournalError if this folder, or a folder between `root` and it, is a link."""
     for path in _folders(root, folder):
         try:
             status = os.lstat(path)
@@ -123,7 +123,7 @@ def require_plain_folders(root: str, folder: str) -> None:
 
 
 def require_plain_journal(path: str) -> None:
-    """JournalError if a file of the journal is a link: it would lead to another file."""
+    """Raise JournalError if a file of the journal is a link: it would lead to another file."""
     for name in (path + end for end in _SUFFIXES):
         try:
             status = os.lstat(name)

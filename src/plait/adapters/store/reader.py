@@ -1,9 +1,9 @@
-"""Reads a journal: events in their order, and steps by their paths.
+"""Read a journal: events in their order, and steps by their paths.
 
-The journal is a list of records. Where the record of a step is, and which are still valid, is an
-index: each reader builds it in a temporary database when it first needs it, and extends it later.
-So a run that is not asked pays nothing for it, and the index cannot contradict the records. No
-query stays open, so an engine can always checkpoint.
+The journal is a list of records. The places of the steps' records, and which of them are still
+valid, are an index: each reader builds it in a temporary database when it first needs it, and
+extends it later. So a run that is not queried pays nothing for it, and the index cannot contradict
+the records. No query stays open, so an engine can always checkpoint.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from plait.adapters.store.rows import (
     RUN_STARTED,
     STARTED,
     STATUS_NAMES,
+    BriefEnd,
     Unpacking,
     escape_text,
     split,
@@ -67,9 +68,9 @@ from plait.engine.paths import (
 PAGE: Final = 200
 """Rows in memory at a time."""
 MOST_NAMES: Final = 900
-"""Names in a path that is searched for."""
+"""The number of names in a path that is searched for."""
 MANY: Final = 20_000
-"""Records; a user notices the time that it takes to index or to read more than these."""
+"""The number of records above which a user notices the time to index or read them."""
 
 _INDEX: Final = (
     "PRAGMA temp.journal_mode=OFF",  # an index that could not be extended is dropped
@@ -83,8 +84,8 @@ _EXTEND: Final = (
     f"{STARTED}, "
     "kind, status "
     f"FROM records WHERE number > ? AND number <= ? AND type IN ({STARTED}, {FINISHED}) "
-    # Sorted, because then it fills page after page. The last record of a step wins; `ended` keeps
-    # the last end of a step that was started again.
+    # Sorted, because the index then fills page after page. The last record of a step wins; `ended`
+    # keeps the last end of a step that was started again.
     "ORDER BY parent, name, number ON CONFLICT(parent, name) DO UPDATE SET position = excluded.position, "
     "number = excluded.number, ended = coalesce(excluded.ended, ended), started = "
     "excluded.started, "
@@ -111,13 +112,13 @@ _LIST_NAMED: Final = (
     "WHERE parent = ? AND name >= ? AND name < ? AND number NOT NULL ORDER BY position, number"
 )
 _LAST: Final = "\U0010ffff"
-"""Sorts after every character of a name."""
+"""A text that sorts after every character of a name."""
 _STARTED_IN: Final = (
     "SELECT parent || name FROM temp.known WHERE parent = ? AND name >= ? AND substr(name, 1, ?) = "
     "?"
 )
 _AFTER_ITEMS: Final = "item;"
-"""Every name of an item sorts before this: `;` follows `:`."""
+"""A text that sorts after every name of an item: `;` follows `:`."""
 _COUNT: Final = (
     "SELECT status, count(*) FROM temp.known WHERE number NOT NULL "
     f"AND kind = (SELECT id FROM strings WHERE text = 'item') AND instr(parent, '/{ITEM}') = 0 GROUP "
@@ -128,7 +129,7 @@ _COUNT_OF_MAP: Final = (
     f"AND name >= '{ITEM}' AND name < '{_AFTER_ITEMS}' AND number > ? GROUP BY status"
 )
 _COUNT_NAMES: Final = {"done": "successful", "failed": "failed", "skipped": "skipped"}
-"""By status: the field of a map's result that counts the items."""
+"""The field of a map's result that counts the items of a status, by status."""
 _OF_ITEMS: Final = (
     f"(parent = '{MAP}/' AND name >= '{ITEM}' AND name < '{_AFTER_ITEMS}' "
     f"OR parent >= '{MAP}/{ITEM}' AND parent < '{MAP}/{_AFTER_ITEMS}')"
@@ -140,15 +141,16 @@ _MARKS: Final = f"SELECT number FROM marks WHERE {_SOME_MARKS} ORDER BY number"
 _BRIEF_EVENTS: Final = (
     f"SELECT number, type = {FINISHED} AND status = {DONE} AND kind NOT IN "
     "(SELECT id FROM strings WHERE text IN ({})), at, parent, name, kind, title, duration "
-    "FROM records WHERE number > ? ORDER BY number LIMIT 1024"  # so a batch of 2048 spans ends with one
+    # The limit is half a batch of 2048 spans, so a batch ends with a page.
+    "FROM records WHERE number > ? ORDER BY number LIMIT 1024"
 )
 _RUN_EVENTS: Final = (
     f"SELECT number FROM marks WHERE type IN ({RUN_STARTED}, {RUN_ENDED}) AND number <= ? "
     "ORDER BY number"
 )
-_ENDED_PATHS: Final = (
-    f"SELECT number, parent, name FROM records WHERE number > ? AND number < ? AND type = {FINISHED} "
-    "ORDER BY number LIMIT 10000"
+_STARTS_AND_ENDS_BETWEEN: Final = (
+    f"SELECT number, parent, name, at, iif(type = {FINISHED}, duration, NULL) FROM records "
+    f"WHERE number > ? AND number < ? AND type IN ({STARTED}, {FINISHED}) ORDER BY number LIMIT 10000"
 )
 _FRAME: Final = (
     "SELECT number, records.type, parent, name, status FROM marks JOIN records USING(number) "
@@ -166,7 +168,7 @@ _RUN_STARTS: Final = (
     "SELECT number, at FROM marks JOIN records USING(number) "
     f"WHERE marks.type = {RUN_STARTED} ORDER BY number"
 )
-# Outcomes are invalidated before the next run attempt starts, not by the one that ended.
+# Outcomes are invalidated before the next run attempt starts, not by the attempt that ended.
 _LAST_OF_ATTEMPT: Final = (
     f"SELECT at FROM records WHERE number < ? AND type != {INVALIDATED} "
     "ORDER BY number DESC LIMIT 1"
@@ -207,7 +209,7 @@ _INSIDE: Final = (
     f"AND {_INSIDE_ITEMS} AND type IN ({STARTED}, {FINISHED}) ORDER BY number"
 )
 _FAILED: Final = (
-    # Place and title are those of the row with the largest number, as SQLite promises.
+    # Place and title come from the row with the largest number, as SQLite guarantees.
     "WITH ended AS (SELECT name, max(number) AS number, position, title FROM marks JOIN records "
     "USING(number) "
     f"WHERE marks.type = {FINISHED} AND status = {FAILED} AND parent = ? GROUP BY name), "
@@ -216,7 +218,7 @@ _FAILED: Final = (
     "SELECT ended.number, name, title FROM ended LEFT JOIN dropped USING(name) "
     "WHERE ended.number > max(?, coalesce(dropped.number, 0)) ORDER BY position, ended.number"
 )
-"""The failures directly below a path that are still valid, found by marks alone."""
+"""The valid failures directly below a path, found by marks alone."""
 _USAGE: Final = (
     "SELECT number, parent, name, usage FROM records WHERE number > ? AND number < ? AND usage IS NOT "
     "NULL "
@@ -254,7 +256,7 @@ _ENDED: Final = (
 
 
 def map_counts(outcome: Outcome) -> Mapping[str, int] | None:
-    """The counts in a map's outcome, if it has any."""
+    """Return the counts in a map's outcome, if it has any."""
     match outcome:
         case Succeeded(value) | Failed(Failure(output=value)) if isinstance(value, dict):
             named = {name: value.get(name) for name in _COUNT_NAMES.values()}
@@ -264,14 +266,14 @@ def map_counts(outcome: Outcome) -> Mapping[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _StepState:
-    """What the index knows of a step."""
+    """The state of a step in the index."""
 
     number: int | None
-    """Of its end; None if it has none, was started again or is invalid."""
+    """The number of its end; None if it has none, was started again or is invalid."""
     ended: int | None
-    """The same, also if it was started again."""
+    """The number of its end, also if it was started again."""
     started: int
-    """1: it was started, and has not ended since."""
+    """1 if it was started and has not ended since."""
 
 
 _NO_STATE: Final = _StepState(None, None, 0)
@@ -303,11 +305,11 @@ class _Mark:
     status: int | None
 
     def invalidates(self, path: str) -> bool:
-        """Whether it invalidates the step at a path."""
+        """Does it invalidate the step at a path?"""
         return self.type == INVALIDATED and (self._path == path or self.invalidates_below(path))
 
     def invalidates_below(self, path: str) -> bool:
-        """Whether it invalidates all steps below a path."""
+        """Does it invalidate all steps below a path?"""
         return (
             self.type == INVALIDATED and self.status != ALONE and is_at_or_below(path, self._path)
         )
@@ -318,7 +320,8 @@ class _Mark:
 
 
 def _ranges(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]]:
-    """Ranges of records, after one number up to another; True where only the map's items run.
+    """Yield ranges of records, after one number up to another; True if only the map's items run
+    there.
 
     There are too many records of items to read all: in these ranges readers use the marks.
     """
@@ -342,7 +345,7 @@ def _ranges(frame: Sequence[_Mark], last: int) -> Iterator[tuple[int, int, bool]
 
 
 def _item_around(path: str) -> str:
-    """The item of the map that contains a step."""
+    """Return the item of the map that contains a step."""
     while (above := parent_path(path)) not in (MAP, ""):
         path = above
     return path
@@ -357,7 +360,7 @@ _GENERATOR: Final = 0x20
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with a JournalError for whatever a damaged row makes it raise."""
+    """Return the method, which then raises JournalError for any error that a damaged row causes."""
     if method.__code__.co_flags & _GENERATOR:
 
         @wraps(method)
@@ -380,9 +383,9 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Reader:
-    """Safe for threads, and while another process writes the journal.
+    """Reads a journal; safe for threads, and while another process writes the journal.
 
-    Every method raises JournalError for what it cannot read.
+    Every method raises JournalError for records that it cannot read.
     """
 
     def __init__(self, path: str, blobs: Blobs, *, many: int = MANY) -> None:
@@ -392,7 +395,7 @@ class Reader:
         self._connection: sqlite3.Connection | None = None
         self._indexed = 0
         self._failures: tuple[str, int, list[_End]] = ("", 0, [])
-        """Cache: a path, the last record then, and the failures below the path."""
+        """A cache: a path, the last record at that time, and the failures below the path."""
         self._frame: list[_Mark] = []
         self._framed = 0
         """The last record that `_frame` covers."""
@@ -413,7 +416,7 @@ class Reader:
         return int(self._all("SELECT coalesce(max(number), 0) FROM records")[0][0])
 
     def require_records(self, info: RunInfo | None, *, whole: bool) -> None:
-        """JournalError if records are missing or changed, according to `run.json`."""
+        """Raise JournalError if records are missing or changed, according to `run.json`."""
         with self._lock:
             try:
                 require_records(self._open_connection(), info, self.path, whole=whole)
@@ -421,7 +424,7 @@ class Reader:
                 raise to_journal_error(error, self.path) from error
 
     def is_long(self) -> bool:
-        """Whether a user notices the time that it takes to read all of it."""
+        """Would a user notice the time that it takes to read all of it?"""
         return self.last() > self._many
 
     def events(self, after: int = 0) -> Iterator[EventRecord]:
@@ -434,9 +437,11 @@ class Reader:
             after = rows[-1][0]
 
     def events_to_follow(self, after: int = 0) -> Iterator[EventRecord]:
-        """The events after one, for watchers: without those inside the items of the map.
+        """Yield the events after one, for watchers, without those inside the items of the
+        map.
 
-        The end of an item that succeeded has no value, so that a busy map is cheap to watch.
+        The end of an item that succeeded has no value, so that a busy map is cheap to
+        watch.
         """
         while rows := self._all(_EVENTS_TO_FOLLOW, after):
             for number, *row in rows:
@@ -444,9 +449,10 @@ class Reader:
             after = rows[-1][0]
 
     def item_rows(self, path: str, after: int, until: int) -> list[ItemEvent]:
-        """What happened to the items directly below a path, after an event, without values.
+        """Return what happened to the items directly below a path after an event, without
+        values.
 
-        Also when the run was started again.
+        It also includes starts of the run.
         """
         found = self._all(_ITEM_ROWS, after, until, f"{escape_text(path)}/", ITEM, _AFTER_ITEMS)
         return [
@@ -468,7 +474,9 @@ class Reader:
         return self._load_records(list(numbers)) if numbers else []
 
     def titles_inside_items(self, after: int) -> dict[str, str]:
-        """By the path of an item of the map: the title of the step that started last inside it."""
+        """Return the title of the step that started last inside each item of the map, by
+        item path.
+        """
         found: dict[str, str] = {}
         for parent, title, type in self._all(_INSIDE, after, self.last()):
             if type == STARTED:
@@ -477,10 +485,11 @@ class Reader:
                 )
         return found
 
-    def brief_events(self, after: int, whole: Collection[str]) -> Iterator[EventRecord]:
-        """The same; a step that succeeded and whose kind is not in `whole` ends without a value.
+    def brief_events(self, after: int, whole: Collection[str]) -> Iterator[EventRecord | BriefEnd]:
+        """Yield events after one; a successful step whose kind is not in `whole` has only
+        the brief end.
 
-        It takes a third of the time: most of it is decoding values.
+        This takes a fifth of the time: most of it is decoding values.
         """
         query = _BRIEF_EVENTS.format(", ".join("?" * len(whole)))
         kinds = [escape_text(kind) for kind in whole]
@@ -494,14 +503,15 @@ class Reader:
         """The starts and ends of the run up to an event."""
         return self._events_at([number for (number,) in self._all(_RUN_EVENTS, until)])
 
-    def ended_paths(self, after: int, before: int) -> Iterator[str]:
-        """The paths of the steps that ended between two events; one may occur several times."""
-        while rows := self._all(_ENDED_PATHS, after, before):
-            yield from (unescape_text(parent + name) for _, parent, name in rows)
+    def starts_and_ends(self, after: int, before: int) -> Iterator[tuple[str, float, bool]]:
+        """Yield, between two events: the path of a step, its start, and whether this is its end."""
+        while rows := self._all(_STARTS_AND_ENDS_BETWEEN, after, before):
+            for _, parent, name, at, duration in rows:
+                yield unescape_text(parent + name), at - (duration or 0.0), duration is not None
             after = rows[-1][0]
 
     def usage_before(self, before: int) -> Iterator[tuple[str, Usage]]:
-        """By path: the usage in records before this one."""
+        """Yield the usage in records before this one, by path."""
         if not self.has_string([HAS_USAGE]):
             return
         after = 0
@@ -512,9 +522,9 @@ class Reader:
             after = rows[-1][0]
 
     def outline(self, items: Iterable[int] | None = None) -> Iterator[EventRecord]:
-        """The events, but while the map's items run only the marked ones.
+        """Yield the events, but only the marked ones while the map's items run.
 
-        `items`: of the map's items only the events with these numbers.
+        `items`: of the map's items, yield only the events with these numbers.
         """
         from heapq import merge
 
@@ -537,7 +547,9 @@ class Reader:
                 yield from merge(others, self._events_at(inside), key=lambda one: one.number)
 
     def short_outline(self, most: int) -> Iterator[EventRecord]:
-        """The outline with at most `most` failed items: the first by order, the last by time."""
+        """Yield the outline with at most `most` failed items: the first by order, the last
+        by time.
+        """
         failed = self._failure_numbers(MAP)
         shown = {last_name(record.path) for record in self._load_records(failed[:most])}
         retries = [number for number, name in self._all(_RETRIES) if unescape_text(name) in shown]
@@ -568,7 +580,9 @@ class Reader:
             after = rows[-1][0]
 
     def find_steps(self, name: str) -> list[str]:
-        """The paths of steps with this path, name, key or title, or of those that begin with it."""
+        """Return the paths of steps with this path, name, key or title, or with one that
+        begins with it.
+        """
         stored = escape_text(name)
         key = f"{ITEM}{stored}"
         found = self._all(_FIND, stored, stored, key, stored)
@@ -577,7 +591,9 @@ class Reader:
         return [unescape_text(parent + name) for parent, name in found]
 
     def events_at(self, paths: Iterable[str]) -> Iterator[EventRecord]:
-        """The events of the steps at these paths, of those around and inside them, and run starts."""
+        """Yield the events of the steps at these paths, of the steps around and inside
+        them, and run starts.
+        """
         tests, values = [f"type = {RUN_STARTED}"], list[str]()
         around: set[tuple[str, str]] = set()
         for path in paths:
@@ -604,22 +620,26 @@ class Reader:
         return [unescape_text(parent + name) for (name,) in found]
 
     def count_outcomes(self, map: str) -> dict[str, int]:
-        """By status: how many ends of items are recorded; an item that ran again counts twice."""
+        """Return the number of recorded ends of items by status; an item that ran again
+        counts twice.
+        """
         found = self._all(_ENDED, f"{escape_text(map)}/", ITEM, _AFTER_ITEMS)
         return {STATUS_NAMES[status]: count for status, count in found}
 
     def retries(self) -> int:
-        """How many attempts followed a failed one, by policy or by `plait retry`."""
+        """Return the number of attempts that followed a failed one, by policy or by `plait
+        retry`.
+        """
         return int(self._all(_RETRY_COUNT, to_json(RETRY_REASON))[0][0])
 
     def has_string(self, strings: Iterable[str]) -> bool:
-        """Whether one of these strings, such as kinds of steps, is in the journal."""
+        """Is one of these strings, such as kinds of steps, in the journal?"""
         stored = [escape_text(text) for text in strings]
         marks = ", ".join("?" * len(stored))
         return bool(self._all(f"SELECT 1 FROM strings WHERE text IN ({marks}) LIMIT 1", *stored))
 
     def newest(self, type: int) -> tuple[int, float, str | None] | None:
-        """Number, time and title of the newest record of a marked type."""
+        """Return number, time and title of the newest record of a marked type."""
         query = (
             "SELECT number, at, title FROM records "
             "WHERE number = (SELECT max(number) FROM marks WHERE type = ?)"
@@ -628,10 +648,11 @@ class Reader:
         return found[0] if found else None
 
     def work_time(self) -> tuple[float, float | None]:
-        """The seconds of all run attempts, and the time of the last record of the last one.
+        """Return the seconds of all run attempts, and the time of the last record of the
+        last one.
 
-        The time between two run attempts does not count.  One that was killed ends with its last
-        record, or later: `last_output_at`.
+        The time between two run attempts does not count. A killed attempt ends with its
+        last record, or later: `last_output_at`.
         """
         seconds, last_at = 0.0, None
         for began, last_at in self.run_attempts():
@@ -644,14 +665,16 @@ class Reader:
         ends = [number for number, _ in starts[1:]] + [self.last() + 1]
         return [
             (began, float(self._all(_LAST_OF_ATTEMPT, end)[0][0]))
-            for (_, began), end in zip(starts, ends, strict=False)  # none: a run that was only made
+            # there are none if a run was only made
+            for (_, began), end in zip(starts, ends, strict=False)
         ]
 
     def last_output_at(self) -> float | None:
-        """When a step of the last run attempt last printed something; None: that is not known.
+        """Return when a step of the last run attempt last printed something; None if that
+        is unknown.
 
-        It is the time of a file.  A copy of the folder has other times; there the lock, which an
-        attempt writes first, is newer than the attempt.
+        It is the time of a file. A copied folder has other times; there, the lock file,
+        which an attempt writes first, is newer than the attempt.
         """
         from plait.engine.live_output import FILE
 
@@ -734,7 +757,7 @@ class Reader:
             yield from self._load_records(numbers[at : at + PAGE])
 
     def failure_titles(self, path: str, *, after: int = 0) -> Iterator[tuple[str, str]]:
-        """Only the paths and titles of `failures_in`: much less to read."""
+        """Yield only the paths and titles of `failures_in`: much less must be read."""
         for _, name, title in self._failures_below(path, after):
             yield join_path(path, unescape_text(name)), unescape_text(title or "")
 
@@ -796,9 +819,9 @@ class Reader:
         yield from sorted(unescape_text(path) for (path,) in found)
 
     def item_counts(self) -> dict[str, int]:
-        """By status: how many items ended, without items inside other items.
+        """Return the number of ended items by status, without items inside other items.
 
-        With a map, only the items that it selected last.
+        With a map, only the items that it selected last count.
         """
         counts = self.final_counts(MAP)
         if counts is not None:
@@ -819,7 +842,8 @@ class Reader:
     def _list_below(self, path: str, name_prefix: str) -> tuple[int, int]:
         """List the steps below a path in `listed`, after the first id up to the second.
 
-        An open query would do, but while it is open this connection sees no new records.
+        An open query would work too, but while it is open this connection sees no new
+        records.
         """
         end = "SELECT coalesce(max(id), 0) FROM temp.listed"
         with self._lock:
@@ -846,7 +870,7 @@ class Reader:
         return _StepState(*found[0]) if found else _NO_STATE
 
     def _is_behind(self) -> bool:
-        """Whether a user would notice the time to extend the index."""
+        """Would a user notice the time to extend the index?"""
         return self.last() - self._indexed > self._many
 
     def _state_outside_items(self, path: str) -> _StepState:
@@ -880,7 +904,7 @@ class Reader:
         rows = self._all(_INVALIDATED, self._indexed, last)
         at = 0
         while at < len(rows):
-            # A retry invalidates many steps at once: adjacent records are handled together.
+            # A retry invalidates many steps at once, so adjacent records are handled together.
             first, end = rows[at][0], at + 1
             while end < len(rows) and rows[end][0] == first + end - at:
                 end += 1

@@ -1,4 +1,4 @@
-"""Removes old runs of a project."""
+"""Remove old runs of a project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plait.core.errors import InputError, JournalError
 from plait.core.hints import Final, Protocol, TypeVar
 
 MOST_REMOVED: Final = 50
-"""Runs that are removed at a time."""
+"""The number of runs that are removed at a time."""
 DAY: Final = 86_400
 _T = TypeVar("_T")
 
@@ -32,11 +32,11 @@ class RunStore(Protocol):
 
 
 def remove_old_runs(runs: RunStore, root: str, keep: int, days: float) -> tuple[str, ...]:
-    """Remove runs that ended and are older than the newest `keep` by so many days.
+    """Remove runs that have ended and are older than the newest `keep` by this number of days.
 
-    Only the times of runs are compared, so a wrong clock now removes nothing. These stay: runs that
-    have not ended, unreadable ones (a newer Plait or a backup may read them), those with leftovers
-    in worktrees, and foreign ones, which do not count among the newest either.
+    Only the times of runs are compared, so a wrong clock now removes nothing. These stay: runs
+    that have not ended, unreadable ones (a newer Plait or a backup may read them), those with
+    leftovers in worktrees, and foreign ones, which do not count among the newest either.
     """
     trash = os.path.join(root, ".ai", "state", "removed")
     require_plain_folders(root, trash)
@@ -81,13 +81,13 @@ def _is_foreign(runs: RunStore, entry: Entry) -> bool:
 
 
 def _may_be_removed(runs: RunStore, entry: Entry, before: float) -> bool:
-    """By its journal: the index may be wrong."""
+    """May a run be removed? Its journal decides, because the index may be wrong."""
     summary = runs.summary(entry.id)
     if summary is None:
         return True
     if summary.status in ENDED and not summary.foreign:
         return summary.start_time < before
-    # So that it does not stand before others the next time; an engine that opens it puts it back.
+    # So it does not come before others the next time; an engine that opens it puts it back.
     runs.query_index(lambda index: index.note(entry.id, entry.summary, ended=False))
     return False
 
@@ -110,13 +110,13 @@ def _move_to_trash(runs: RunStore, run: str, trash: str) -> bool:
 
     try:
         make_own_folder(trash)
-        # A rename, so that no process ever sees half of a run.
+        # Rename first, so that no process ever sees half of a run.
         return runs.query_index(lambda index: index.remove(run, rename))
     finally:
         lock.release()
 
 
 def _empty(trash: str) -> None:
-    """Also removes what a killed process left."""
+    """Empty the trash, which also has leftovers of killed processes."""
     for name in list_folder(trash):
         remove_folder(os.path.join(trash, name))

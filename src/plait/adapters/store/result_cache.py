@@ -1,7 +1,7 @@
 """Results of tool calls that a project keeps by key: `cache_result`.
 
-Each is one file, complete or missing. The one that was unused for the longest makes room for a new
-one. A result that cannot be read, or has no seal of this user, counts as missing: it may have come
+Each is one file, complete or missing. A new one replaces the one that was unused for the longest
+time. A result that cannot be read, or has no seal of this user, counts as missing: it may have come
 with the project.
 """
 
@@ -33,7 +33,7 @@ class ResultCache:
         self._most = most
 
     def get(self, key: str) -> Json:
-        """None if there is none."""
+        """Return the result for a key; None if there is none."""
         path = os.path.join(self._folder, f"{key}.json")
         try:
             found = read_below(self._project, os.path.relpath(path, self._project))

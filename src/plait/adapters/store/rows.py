@@ -57,7 +57,7 @@ from plait.engine.paths import ITEM, MAP
 LARGE: Final = 32 * 1024
 """Characters of JSON beyond which a body, or each large text in it, becomes a blob."""
 DIGEST_BYTES: Final = 32
-"""Length of a body that is a blob. A body whose texts are blobs is longer."""
+"""The length of a body that is a blob. A body whose texts are blobs is longer."""
 
 RUN_STARTED, STARTED, RETRYING, FINISHED, COUNTED, INVALIDATED, NOTE, RUN_ENDED = range(8)
 EVENT_NAMES: Final = (
@@ -78,9 +78,11 @@ IS_MARKED: Final = (
     f"(type IN {tuple(sorted(MARKED))} OR type = {FINISHED} AND status = {FAILED} OR parent = '' "
     f"OR parent = '{MAP}/' AND substr(name, 1, {len(ITEM)}) <> '{ITEM}')"
 )
-"""The few records that readers search for: failures, phases, and steps of the map outside items."""
+"""Selects the few records that readers search for: failures, phases, and steps of the map outside
+items.
+"""
 HAS_USAGE: Final = "has usage"
-"""A string that a journal has if a record has usage; an index would make all records slower."""
+"""A string in the journal if a record has usage; an index would make all records slower."""
 STATUS_NAMES: Final = ("done", "failed", "skipped")
 
 COLUMNS: Final = (
@@ -108,7 +110,7 @@ Row: TypeAlias = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a row refers to the strings and blobs of its journal."""
+    """The strings and blobs of a journal, for writing a row."""
 
     strings: Mapping[str, int]
     """The ids that are in memory."""
@@ -119,19 +121,19 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """How the strings and blobs of a row are found."""
+    """The strings and blobs of a journal, for reading a row."""
 
     string: Callable[[int], str]
     get_blob: Callable[[str], bytes]
     where: str = ""
-    """The journal's file, for errors."""
+    """The file of the journal, for errors."""
 
 
 _BELOW_MAP: Final = f"{MAP}/"
 
 
 def is_marked(row: Row) -> bool:
-    """`IS_MARKED` for a row that is not written yet."""
+    """Does `IS_MARKED` hold for a row that is not written yet?"""
     type, parent = row[1], row[2]
     if type in MARKED or (type == FINISHED and row[10] == FAILED) or parent == "":
         return True
@@ -244,7 +246,7 @@ def _pack_value(value: Json, packing: Packing) -> str | bytes | None:
     rest = _without_texts(value, (), texts)
     if not texts or len(to_json(rest)) > LARGE:
         return bytes.fromhex(packing.put_blob(body.encode("ascii")))
-    # The output of a step is often also that of its step list: as a blob it is on the disk once.
+    # The output of a step is often also the output of its step list: as a blob it is stored once.
     blobs = [
         [list(keys), packing.put_blob(text.encode("utf-8", "surrogatepass"))]
         for keys, text in texts
@@ -256,7 +258,7 @@ _Keys: TypeAlias = tuple[str | int, ...]
 
 
 def _without_texts(value: Json, keys: _Keys, texts: list[tuple[_Keys, str]]) -> Json:
-    """The value with null for each large text; `texts` gets the keys to it, and the text."""
+    """Return the value with null for each large text; `texts` gets each text and the keys to it."""
     match value:
         case str() if len(value) > LARGE:
             texts.append((keys, value))
@@ -283,7 +285,7 @@ _encode: Final = _encoder()
 
 
 def to_json(value: Json) -> str:
-    """JSON in ASCII: text that is not valid Unicode (bytes of a process) survives it."""
+    """Return JSON in ASCII: text that is not valid Unicode (bytes of a process) survives it."""
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -294,7 +296,7 @@ def to_json(value: Json) -> str:
 
 
 def to_event(row: Row, unpacking: Unpacking) -> Event:
-    """The event of a row; one of the errors of `MISREAD` if the row is damaged."""
+    """Return the event of a row; raise one of the errors of `MISREAD` if the row is damaged."""
     _, type, parent, name, kind, title, position, attempt, fingerprint, duration, *_ = row
     replayed, usage, pending_hooks, body = row[11:]
     require_types(_TYPES, row)
@@ -352,7 +354,7 @@ _TYPES: Final = (
 )  # fmt: skip
 """Of each column; SQLite accepts any type in any column, so rows are checked."""
 MOST_ITEMS: Final = 1 << 27
-"""Items of one map: a bitmap of so many fits into memory."""
+"""The limit for items of one map: a bitmap of this size fits into memory."""
 
 
 def _to_total(value: Json) -> int:
@@ -380,7 +382,9 @@ def to_usage(text: str | None, where: str) -> Usage | None:
 
 
 def _from_pending_hooks(hooks: PendingHooks) -> list[Json]:
-    """The names of the hooks, then their event. A name in a list: its decision does not count."""
+    """The names of the hooks, then their event. A name inside a list: its decision does not
+    count.
+    """
     return [
         *([name] if name in hooks.unjudged else name for name in hooks.to),
         dict(hooks.variables),
@@ -410,28 +414,32 @@ def _to_status(title: str | None) -> Status:
     raise ValueError("no status of a run")
 
 
-_NO_VALUE: Final = Succeeded()
+BriefEnd: TypeAlias = "tuple[int, float, str, str, str, float]"
+"""The end of a step that succeeded: number, time, path, kind, title, duration. A journal may have
+very many, so it is a tuple.
+"""
 
 
-def to_brief_end(row: Sequence[Any], unpacking: Unpacking) -> EventRecord:
-    """The end of a step that succeeded, without its value; JournalError if the row is damaged."""
+def to_brief_end(row: Sequence[Any], unpacking: Unpacking) -> BriefEnd:
+    """Return the end of a step that succeeded, without its value; JournalError if the row is
+    damaged.
+    """
     number, _, at, parent, name, kind, title, duration = row
     try:
-        end = StepFinished(
+        return (
+            number,
+            at + 0.0,
             unescape_text(parent + name),
             unpacking.string(kind),
             unescape_text(title),
-            "",
-            _NO_VALUE,
             duration + 0.0,
         )
-        return EventRecord(number, at + 0.0, end)
     except MISREAD as error:
         raise damage_error(unpacking.where) from error
 
 
 def to_event_record(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
-    """JournalError for a row that is damaged."""
+    """Return the event record of a row; JournalError if the row is damaged."""
     try:
         return EventRecord(number, row[0], to_event(row, unpacking))
     except MISREAD as error:
@@ -439,7 +447,7 @@ def to_event_record(number: int, row: Row, unpacking: Unpacking) -> EventRecord:
 
 
 def to_step_record(number: int, row: Row, unpacking: Unpacking) -> StepRecord:
-    """The record of a step that finished; JournalError for a row that is damaged."""
+    """Return the record of a finished step; JournalError if the row is damaged."""
     try:
         return _make_record(number, row, unpacking)
     except MISREAD as error:

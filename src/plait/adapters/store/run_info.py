@@ -1,10 +1,10 @@
-"""`run.json`, beside the journal: what has to be known of a run without its journal.
+"""`run.json`, beside the journal: the properties of a run that must be known without its journal.
 
 It has the run's number and when it was made; it exists as soon as the run is complete on disk. It
 also has the least number of records in the journal, with a digest of the last of them: a reader
-that finds fewer, or others, knows that the journal has lost something.
+that finds fewer or other records knows that the journal has lost something.
 
-It only claims what is safe on the disk, so neither a kill nor a power cut makes it false. It may
+It claims only what is safe on the disk, so neither a kill nor a power cut makes it false. It may
 claim less than there is: the records of the last 20 ms, which were not reported yet.
 """
 
@@ -33,14 +33,14 @@ NAME: Final = "run.json"
 LENGTH: Final = 320
 """Bytes. All are written at once, within one page: a kill leaves the old text or the new one."""
 SEGMENT: Final = 50_000
-"""Records that a digest covers at most: checking so many takes 0.1 s."""
+"""The largest number of records that a digest covers: checking them takes 0.1 s."""
 
 _HASHED: Final = (
     "type, parent, name, kind, title, position, attempt, fingerprint, status, usage, "
     "pending_hooks, body"
 )
 _hashed: Final = itemgetter(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14)
-"""These columns of a row that is not written yet."""
+"""The hashed columns of a row that is not written yet."""
 _RECORDS: Final = (
     f"SELECT number, {_HASHED} FROM records WHERE number > ? AND number <= ? ORDER BY number"
 )
@@ -55,7 +55,7 @@ class RunInfo:
     """Runs are numbered in the order in which they were made."""
     created: float
     records: int = 0
-    """The journal has at least so many."""
+    """The least number of records in the journal."""
     since: int = 0
     """The digest covers the records after this one, up to `records`."""
     digest: str = ""
@@ -83,7 +83,7 @@ def _text(info: RunInfo) -> bytes:
 
 
 def read_run_info(folder: str) -> RunInfo | None:
-    """None if the file is missing or damaged."""
+    """Read `run.json`; None if it is missing or damaged."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(OSError, *MISREAD):
         handle = os.open(os.path.join(folder, NAME), flags)
@@ -108,7 +108,9 @@ def read_run_info(folder: str) -> RunInfo | None:
 def require_records(
     connection: sqlite3.Connection, info: RunInfo | None, path: str, *, whole: bool = True
 ) -> None:
-    """JournalError if records are missing; `whole`: also if the last ones have changed."""
+    """Raise JournalError if records are missing; with `whole`, also if the last ones have
+    changed.
+    """
     if info is None or not info.records:
         return
     last: Any = connection.execute(_LAST).fetchone()[0]
@@ -137,7 +139,7 @@ def record_loss_error(missing: int, of: int, path: str) -> JournalError:
 
 
 def _digest(connection: sqlite3.Connection, since: int, last: int) -> str | None:
-    """Of the records after `since` up to `last`; None if one is missing."""
+    """Return the digest of the records after `since` up to `last`; None if one is missing."""
     digest, number = quick_digest(), since
     for found, *row in connection.execute(_RECORDS, (since, last)):
         number += 1
@@ -165,7 +167,9 @@ class Tail:
         self._pending += rows
 
     def next_info(self) -> RunInfo | None:
-        """What `write` may write once all records are on the disk; None if nothing is new."""
+        """Return what `write` may write when all records are on the disk; None if nothing
+        is new.
+        """
         last = self._connection.execute(_LAST).fetchone()[0]
         if last == self._info.records:
             return None
@@ -175,7 +179,7 @@ class Tail:
         else:
             try:
                 self._digest.update(b"".join(map(dumps, map(_hashed, rows), repeat(2))))
-            except ValueError:  # a subclass of str: the database has a str
+            except ValueError:  # a subclass of str: the database has a plain str
                 self._read_records()
             self._last = last
         info = self._info
@@ -185,7 +189,9 @@ class Tail:
         return new
 
     def write(self, info: RunInfo) -> None:
-        """Call it when the records are on the disk. A failed write is repeated the next time."""
+        """Write `run.json`, after the records are on the disk. A failed write is repeated
+        the next time.
+        """
         with suppress(OSError):
             if self._handle is None:
                 self._handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -4,7 +4,7 @@ Each run has a folder in `.ai/state/runs/`, with its journal, its lock and its b
 one run stays in that run. An index beside them lists the runs in the order in which they were made
 (see `index`), so that no command becomes slower with their number.
 
-Ids are random, so four characters nearly always name one run.
+Ids are random, so four characters nearly always identify one run.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ from plait.core.values import Json
 
 LAST: Final = "last"
 UNFINISHED: Final = ("interrupted", "failed", "unreadable")
-"""A running one is left to the process that works on it."""
+"""The statuses of runs to resume. A running one is left to the process that works on it."""
 _LETTERS: Final = "abcdefghjkmnpqrstvwxyz"
 _CHARACTERS: Final = "0123456789" + _LETTERS
-"""Without those that look like others."""
+"""The characters of ids, without those that look like others."""
 _ID_LENGTH: Final = 8
 NEAR: Final = 1000
-"""How many of the newest runs a misspelt id is compared with."""
+"""The number of newest runs with which a misspelt id is compared."""
 MOST_RUNS: Final = 1 << 50
-"""A larger number of a run counts as this one, so that a clone cannot use up all numbers."""
+"""The limit for the number of a run: a larger one counts as this, so that a clone cannot use up all
+numbers.
+"""
 _T = TypeVar("_T")
 Summaries: TypeAlias = list[RunSummary]
 
@@ -87,22 +89,22 @@ class Runs:
         self._seals = Unsealed() if seals is None else seals
         self._state = os.path.join(self._root, ".ai", "state")
         self.folder = os.path.join(self._state, "runs")
-        """Each run has a folder in it."""
+        """The folder that contains the folder of each run."""
         self._random = random
         self.now = now
 
     # ── making and opening ───────────────────────────────────────────────
 
     def create(self, facts: Mapping[str, Json]) -> OpenRun:
-        """A new run with an empty journal, open to write."""
-        to_json(dict(facts))  # raises for what cannot be written, before anything is made
+        """Create a run with an empty journal, and return it open for writing."""
+        to_json(dict(facts))  # fails for values that cannot be written, before anything is made
         with not_begun():
             self._make_folders()
             made: list[tuple[str, int]] = []
             created = self.now()
 
             def make(number: int) -> str:
-                if not made:  # only once, also if the index has to be made again
+                if not made:  # only once, even if the index must be made again
                     made.append((self._new_folder(), number))
                 return made[0][0]
 
@@ -123,7 +125,7 @@ class Runs:
             number, created = position
             opened.update_facts(**facts)
             writer.set_property("number", number)
-            # Last: a run with this property is complete.
+            # Written last: a run with this property is complete.
             writer.set_property("created", created)
             opened.journal.sync()
             info = RunInfo(number, created)
@@ -137,7 +139,7 @@ class Runs:
         return opened
 
     def open(self, run: str, *, write: bool) -> OpenRun:
-        """A run by its whole id; to write only if no other engine has it open."""
+        """Open a run by its whole id; for writing only if no other engine has it open."""
         folder = os.path.join(self.folder, run)
         if not _is_name(run) or not os.path.isdir(folder):
             raise self._unknown_run(run)
@@ -159,7 +161,7 @@ class Runs:
         return opened
 
     def open_own(self, run: str, *, write: bool) -> OpenRun:
-        """`open` for a run that this user made here. TrustError for any other, before a write."""
+        """Open a run that this user made here. TrustError for any other, before a write."""
         opened = self.open(run, write=False)
         try:
             opened.require_own()
@@ -172,8 +174,8 @@ class Runs:
         return self.open(run, write=True)
 
     def _open_for_reading(self, run: str, folder: str, *, whole: bool = True) -> OpenRun:
-        """`whole`: also checks that the last records are unchanged."""
-        info = read_run_info(folder)  # before the journal, which may grow
+        """Open a run for reading; `whole`: also check that the last records are unchanged."""
+        info = read_run_info(folder)  # read before the journal, which may grow
         opened = OpenRun(run, folder, SqliteJournal(folder, write=False), None, self._seals)
         try:
             opened.journal.reader.require_records(info, whole=whole)
@@ -187,7 +189,7 @@ class Runs:
         try:
             info = None if create else read_run_info(folder)
             if info is not None:
-                # Before anything is written: a backup may still repair it.
+                # Checked before anything is written: a backup may still repair it.
                 self._open_for_reading(run, folder).close()
             journal = SqliteJournal(folder, write=True, create=create, now=self.now)
             if info is not None:
@@ -213,7 +215,7 @@ class Runs:
 
     def _new_folder(self) -> str:
         while True:
-            # It begins with a letter, so that no program takes it for a number.
+            # An id begins with a letter, so that no program reads it as a number.
             first, *others = self._random(_ID_LENGTH)
             run = _LETTERS[first % len(_LETTERS)]
             run += "".join(_CHARACTERS[n % len(_CHARACTERS)] for n in others)
@@ -224,18 +226,18 @@ class Runs:
     # ── finding ──────────────────────────────────────────────────────────
 
     def find(self, prefix: str | None = None) -> str:
-        """The id that begins with `prefix`; the newest run for None and `last`."""
+        """Return the id that begins with `prefix`; for None and `last`, the newest run."""
         if prefix in (None, "", LAST):
             found = self.list(1)
             if not found:
                 raise InputError(
                     "there is no run yet", fix="plait run FILE makes one", code="unknown-run"
                 )
-            # The user's own runs come first, whatever a clone brought along.
+            # The user's own runs come first, whatever a clone contains.
             candidates = self.list() if found[0].foreign else found
             return next((one.id for one in candidates if not one.foreign), found[0].id)
         assert prefix is not None
-        if not prefix.isascii():  # no id is like that, and SQLite takes no half characters
+        if not prefix.isascii():  # no id is like that, and SQLite accepts no halves of characters
             raise self._unknown_run(prefix)
         if self.query_index(lambda index: index.knows(prefix)):
             return prefix
@@ -251,9 +253,9 @@ class Runs:
         return named[0]
 
     def find_unfinished(self) -> str | None:
-        """The newest run of this user that has not finished; None: all have.
+        """Return the newest unfinished run of this user; None if all have finished.
 
-        If no run is that of this user, it is the newest one, which `open_own` refuses.
+        If no run was made by this user, it is the newest one, which `open_own` refuses.
         """
         entries = self.query_index(lambda index: index.newest(None))
         has_own = False
@@ -267,7 +269,7 @@ class Runs:
         return None if has_own else self.find()
 
     def list(self, most: int | None = None) -> Summaries:
-        """The newest first, with unreadable ones, without those that are not complete."""
+        """Return the newest runs first, with unreadable ones, without incomplete ones."""
         found: Summaries = []
         step = None if most is None else max(2 * most, 10)
         entries = self.query_index(lambda index: index.newest(step))
@@ -277,19 +279,19 @@ class Runs:
             if (summary := self.current_summary(entry)) is not None:
                 found.append(summary)
         if step is not None and len(entries) == step and most is not None and len(found) < most:
-            return self.list()[:most]  # many are not complete
+            return self.list()[:most]  # many are incomplete
         return found
 
     def is_running(self, run: str) -> bool:
-        """Whether an engine has the run open now."""
+        """Does an engine have the run open now?"""
         return is_held(os.path.join(self.folder, run, "lock"))
 
     def holder(self, run: str) -> int | None:
-        """The process that works on the run now; None if none does."""
+        """Return the process that works on the run now; None if none does."""
         return read_holder(os.path.join(self.folder, run, "lock"))
 
     def newest(self, most: int) -> Iterator[tuple[str, RunSummary | None]]:
-        """The ids of the newest runs, with a summary unless the run is running now."""
+        """Yield the ids of the newest runs, with a summary unless the run is running."""
         for entry in self.query_index(lambda index: index.newest(most)):
             if self.is_running(entry.id):
                 yield entry.id, None
@@ -297,7 +299,7 @@ class Runs:
                 yield entry.id, summary
 
     def running(self) -> set[str]:
-        """The runs that engines have open now."""
+        """Return the runs that engines have open now."""
         with map_storage_errors(self.folder):
             return {run for run in run_names(self.folder) if self.is_running(run)}
 
@@ -314,7 +316,9 @@ class Runs:
     # ── summaries ────────────────────────────────────────────────────────
 
     def current_summary(self, entry: Entry) -> RunSummary | None:
-        """From the index if the files of the run have not changed, else from its journal."""
+        """Return a summary, from the index if the files of the run have not changed, else
+        from its journal.
+        """
         folder = os.path.join(self.folder, entry.id)
         if not is_held(os.path.join(folder, "lock")):
             fields = load_summary(entry.summary, folder)
@@ -329,7 +333,7 @@ class Runs:
         return summary
 
     def summary(self, run: str) -> RunSummary | None:
-        """From the journal; None if the run is not complete."""
+        """Return a summary from the journal; None if the run is incomplete."""
         folder = os.path.join(self.folder, run)
         is_running = is_held(os.path.join(folder, "lock"))
         if not _was_begun(folder):
@@ -354,7 +358,7 @@ class Runs:
         self._store_summary(run, summary, stamp, time.time_ns())
 
     def _store_summary(self, run: str, summary: RunSummary | None, stamp: str, at: int) -> None:
-        # A run that is not complete has ended, too: it may be removed when it is old.
+        # An incomplete run counts as ended too: it may be removed when it is old.
         ended = summary is None or summary.status in ENDED
         text = (
             ""
@@ -367,11 +371,13 @@ class Runs:
 
     @property
     def index_file(self) -> str:
-        """Its name has the inode of the folder, so that an index from a clone is never opened."""
+        """The path of the index. Its name has the inode of the folder, so an index from a
+        clone is never opened.
+        """
         return os.path.join(self._state, f"runs-{os.stat(self._state).st_ino}.db")
 
     def query_index(self, query: Callable[[Index], _T]) -> _T:
-        """A useless index is made again, in memory if it cannot be written."""
+        """Query the index; a useless one is made again, in memory if it cannot be written."""
         require_plain_folders(self._root, self.folder)
         if not os.path.isdir(self._state):
             return self._query_index_at(IN_MEMORY, query)
@@ -392,7 +398,7 @@ class Runs:
             raise to_journal_error(error, self.folder) from error
 
     def _read_position(self, run: str) -> RunPosition:
-        """From `run.json`; without one, from the journal."""
+        """Read the position of a run from `run.json`; without one, from the journal."""
         folder = os.path.join(self.folder, run)
         info = read_run_info(folder)
         number: object = 0
@@ -416,7 +422,9 @@ class Runs:
     # ── removing ─────────────────────────────────────────────────────────
 
     def remove_old(self, keep: int, days: float) -> tuple[str, ...]:
-        """Remove runs that ended and are older than the newest `keep` by so many days."""
+        """Remove runs that have ended and are older than the newest `keep` by this number
+        of days.
+        """
         from plait.adapters.store.removal import remove_old_runs
 
         return remove_old_runs(self, self._root, keep, days)
@@ -428,7 +436,9 @@ def _is_name(run: str) -> bool:
 
 @contextmanager
 def _expecting_complete(folder: str) -> Iterator[None]:
-    """Tells an empty journal of a run that was never complete from one that lost its records."""
+    """Distinguish an empty journal of a run that was never complete from one that lost its
+    records.
+    """
     try:
         yield
     except JournalError as error:
@@ -450,7 +460,7 @@ _INCOMPLETE: Final = frozenset(
 
 
 def _was_begun(folder: str) -> bool:
-    """False: there is nothing to read, and the run was never complete."""
+    """Was the run begun? False: there is nothing to read, and the run was never complete."""
     try:
         if os.stat(os.path.join(folder, "journal.db")).st_size > 0:
             return True

@@ -1,6 +1,6 @@
 """The journal's file: tables, settings, version, and how it is opened.
 
-Rows are only ever added to the end of `records`, so a commit touches one page, however many records
+Rows are only added to the end of `records`, so a commit touches one page, however many records
 there are. Readers find records by path with an index of their own (see `reader`).
 
 Pages have 1 KiB: a commit writes whole pages, and most records are shorter than that.
@@ -42,7 +42,7 @@ _SETTINGS: Final = (
     ("busy_timeout",        BUSY_MILLISECONDS),
     ("wal_autocheckpoint",  CHECKPOINT_PAGES),
     ("journal_size_limit",  WAL_BYTES),
-    ("trusted_schema",      0),      # a file that came with a project must not call functions
+    ("trusted_schema",      0),  # a file that came with a project must not call functions
     ("cell_size_check",     1),
 )  # fmt: skip
 
@@ -63,8 +63,8 @@ _CREATE: Final = (
     "parent TEXT, name TEXT, kind INTEGER, title TEXT, position INTEGER, attempt INTEGER, "
     "fingerprint INTEGER, duration REAL, status INTEGER, replayed INTEGER, usage TEXT, "
     "pending_hooks, body)",
-    # The few records that readers search for. An index on `records` would make each record a third
-    # more expensive.
+    # An index of the few records that readers search for. An index on all records would make each a
+    # third more expensive.
     "CREATE TABLE marks(type INTEGER, number INTEGER, PRIMARY KEY(type, number)) WITHOUT ROWID",
     # The views are for people and other programs. Plait does not read them.
     "CREATE VIEW events AS SELECT number, datetime(at, 'unixepoch') AS at, "
@@ -83,7 +83,7 @@ _CREATE: Final = (
 
 
 def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
-    """A connection with all settings; `create` makes the file and its tables."""
+    """Return a connection with all settings; `create` makes the file and its tables."""
     require_plain_journal(path)
     with map_storage_errors(path):
         was_closed = not _exists_with_data(f"{path}-wal")
@@ -105,7 +105,7 @@ def open_to_write(path: str, *, create: bool = False) -> sqlite3.Connection:
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
-    """All of them, or none."""
+    """Create all tables, or none."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in _CREATE:
@@ -118,7 +118,9 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
-    """A read-only connection: also while an engine writes, also on a read-only file system."""
+    """Return a read-only connection; it works while an engine writes, and on a read-only file
+    system.
+    """
     require_plain_journal(path)
     with map_storage_errors(path):
         connection = _readable(path)
@@ -147,14 +149,16 @@ def _connect(path: str, mode: str, *, more: str = "") -> sqlite3.Connection:
     if os.path.isdir(path):
         raise fault("cannot-open", path)
     name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    # The callers have locks, so that one thread at a time uses it.
+    # The callers hold locks, so only one thread at a time uses it.
     return sqlite3.connect(
         f"file:{name}?mode={mode}{more}", uri=True, isolation_level=None, check_same_thread=False
     )
 
 
 def _readable(path: str) -> sqlite3.Connection:
-    """SQLite makes a file beside the journal to read it. Where it cannot, we read without."""
+    """Connect for reading. SQLite creates a file beside the journal for that; where it cannot,
+    we read without.
+    """
     connection = _probe_connection(_connect(path, "ro"))
     if connection is not None:
         return connection
@@ -164,7 +168,7 @@ def _readable(path: str) -> sqlite3.Connection:
 
 
 def _copy_to_memory(path: str) -> sqlite3.Connection:
-    """Database and write-ahead log as one: some records are in the log only."""
+    """Join database and write-ahead log in memory: some records are only in the log."""
     # Rare, and slow to import.
     from shutil import copyfile
     from tempfile import TemporaryDirectory
@@ -180,7 +184,7 @@ def _copy_to_memory(path: str) -> sqlite3.Connection:
 
 
 def _require_tables(connection: sqlite3.Connection, path: str) -> None:
-    """A view in place of a table could compute for ever, in a file that came with a project."""
+    """Require real tables: in a file that came with a project, a view could compute forever."""
     names = ", ".join(f"'{name}'" for name in TABLES)
     query = (
         f"SELECT count(*) FROM sqlite_schema WHERE name IN ({names}) "
@@ -207,7 +211,7 @@ def _exists_with_data(path: str) -> bool:
 
 
 def _set_all(connection: sqlite3.Connection, path: str) -> None:
-    """Every setting is read back: SQLite refuses some without an error."""
+    """Set all settings and read each back: SQLite refuses some without an error."""
     for name, value in _SETTINGS:
         connection.execute(f"PRAGMA {name}={value}").fetchall()
         if connection.execute(f"PRAGMA {name}").fetchone() != (value,):

@@ -17,9 +17,9 @@ from plait.core.values import is_deeper
 MISREAD: Final = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError, MemoryError,
 )  # fmt: skip
-"""What Python raises for a value of an unexpected type or form."""
+"""The errors that Python raises for a value of an unexpected type or form."""
 DEEPEST: Final = 400
-"""Levels of a value: a deeper one could be read, but not shown or written."""
+"""The limit for levels of a value: a deeper one could be read, but not shown or written."""
 
 Shape: TypeAlias = Callable[[Any], bool]
 
@@ -29,7 +29,7 @@ def damage_error(where: str) -> JournalError:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """ValueError also for a value that is too deep."""
+    """Parse JSON; raise ValueError also for a value that is too deep."""
     value = json.loads(text)
     if _count_openings(text) > DEEPEST and is_deeper(value, DEEPEST):
         raise ValueError("too deep")
@@ -45,7 +45,7 @@ def _count_openings(text: str | bytes) -> int:
 
 
 def require_types(types: Sequence[tuple[type | None, ...]], row: Sequence[object]) -> None:
-    """TypeError unless each value of a row has one of its types; None stands for None."""
+    """Raise TypeError unless each value of a row has one of its types; None stands for None."""
     for allowed, value in zip(types, row, strict=True):
         if (None if value is None else value.__class__) not in allowed and not (
             value is True and int in allowed
@@ -87,7 +87,7 @@ def map_shape(shape: Shape) -> Shape:
 
 
 def fields(needed: Mapping[str, Shape] | None = None, /, **known: Shape) -> Shape:
-    """A map with all of `needed`; the fields that it has must have these shapes."""
+    """The shape of a map with all of `needed`; fields that it has must have these shapes."""
     every = {**(needed or {}), **known}
 
     def fits(value: object) -> bool:

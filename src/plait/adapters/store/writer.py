@@ -1,12 +1,13 @@
-"""Adds events to a journal: many threads, one transaction for all that wait.
+"""Add events to a journal: many threads, one transaction for all that wait.
 
 A thread that finds the writer free writes at once. Otherwise it adds its rows to a shared batch.
 The first thread of a batch leads it: when the transaction before is over, it writes the batch, and
-the others wait for that. So no thread waits for a timer, and the more wait, the less each costs.
+the others wait for that. So no thread waits for a timer, and the more threads wait, the less each
+costs.
 
 A few rows are written by one statement, which is also the transaction: half of the cost of a
 transaction is its extra statements. While it writes such rows, the writer keeps a snapshot: a
-statement that has begun to read. SQLite refuses to write if somebody has written since the
+statement that has begun to read. SQLite refuses to write if another process has written since the
 snapshot, so the epoch is checked once for a snapshot, and the locks of a reader are taken once.
 
 After a fault nothing is written any more: only a process that opens the journal again knows what
@@ -44,7 +45,7 @@ from plait.engine.events import Event, RunEnded
 from plait.engine.outcome import Failure
 
 MAX_STRINGS: Final = 4096
-"""Strings whose ids are in memory."""
+"""The number of strings whose ids are in memory."""
 LONGEST_WAIT: Final = 1.0
 """Seconds after which a thread no longer waits for the leader of its batch."""
 
@@ -53,14 +54,16 @@ CHECKPOINT_SECONDS: Final = 5.0
 """Seconds between two checkpoints of the write-ahead log."""
 
 FEW: Final = 32
-"""Rows that one statement may write."""
+"""The number of rows that one statement may write."""
 SNAPSHOT_WRITES: Final = 50
-"""Statements that one snapshot serves. After that comes a transaction without one: SQLite moves the
-write-ahead log into the database after a commit, and never beyond an open snapshot."""
+"""The number of statements that use one snapshot. After that comes a transaction without one:
+SQLite moves the write-ahead log into the database after a commit, and never beyond an open
+snapshot.
+"""
 
 _ROW: Final = f"({', '.join('?' * (COLUMNS.count(',') + 1))})"
-# After an interrupt a string may be written again, with the same id. The same text with another id
-# is an error: rows would refer to the wrong one.
+# After an interrupt a string may be written again with the same id. The same text with another id
+# is an error: rows would refer to the wrong string.
 _ADD_STRING: Final = "INSERT INTO strings(id, text) VALUES(?, ?) ON CONFLICT(id) DO NOTHING"
 _ADD: Final = f"INSERT INTO records({COLUMNS}) VALUES{_ROW}"
 _MARK: Final = (
@@ -72,13 +75,13 @@ _EPOCH: Final = "SELECT value FROM properties WHERE name = 'epoch'"
 _ADD_FEW: Final = tuple(
     f"INSERT INTO records({COLUMNS}) VALUES{', '.join([_ROW] * rows)}" for rows in range(FEW + 1)
 )
-"""By the number of rows."""
+"""The statements by their number of rows."""
 _OPEN_SNAPSHOT: Final = f"{_EPOCH} UNION ALL SELECT 0"
-"""After its first row it is still open."""
+"""The statement stays open after its first row."""
 
 
 class _Batch:
-    """Rows of one transaction."""
+    """The rows of one transaction."""
 
     __slots__ = ("is_written", "rows")
 
@@ -88,19 +91,19 @@ class _Batch:
 
 
 class _SharedBatch(_Batch):
-    """Rows of several threads."""
+    """The rows of several threads."""
 
     __slots__ = ("led",)
 
     def __init__(self) -> None:
         super().__init__([])
         self.led = Lock()
-        """Held until its leader has written, or failed."""
+        """A lock that is held until the leader has written, or failed."""
         self.led.acquire()
 
 
 class Writer:
-    """The one writer of a run's journal. Its maker holds the run's lock."""
+    """The only writer of a run's journal. The code that creates it holds the run's lock."""
 
     def __init__(
         self,
@@ -131,14 +134,14 @@ class Writer:
         self._cursor = self._connection.cursor()
         self._snapshot = self._connection.cursor()
         self._snapshot_writes = 0
-        """Statements that the open snapshot has served; 0: none is open."""
+        """The number of statements that have used the open snapshot; 0: none is open."""
         try:
             self._reserve.fill()
             with map_storage_errors(path):
                 self._epoch = self._begin_epoch()
                 self._last_string: int = self._connection.execute(_LAST_STRING).fetchone()[0]
                 self._has_all_strings = self._last_string == 0
-                """Every string of the journal is in memory."""
+                """True if every string of the journal is in memory."""
                 self._wal = self._open_wal()
         except BaseException:
             self._connection.close()
@@ -152,7 +155,7 @@ class Writer:
         if self._writing.locked():
             self._append_with_others(rows)
             return
-        # Not `acquire`: an interrupt right after it would leave the lock taken for ever.
+        # Not `acquire`: an interrupt right after it would leave the lock taken forever.
         with self._writing:
             self._write(_Batch(rows))
 
@@ -176,10 +179,10 @@ class Writer:
                 self._write_gathered(batch)
 
     def sync(self) -> None:
-        """After it, everything that was appended survives a power cut.
+        """Make everything that was appended survive a power cut.
 
-        The write-ahead log has all records since the last checkpoint, and SQLite syncs the database
-        before it reuses the log.
+        The write-ahead log has all records since the last checkpoint, and SQLite syncs the
+        database before it reuses the log.
         """
         self.require_healthy()
         commits = self._commits
@@ -203,7 +206,7 @@ class Writer:
             self._checkpoint_at = monotonic() + CHECKPOINT_SECONDS
 
     def keep_tail(self, info: RunInfo) -> None:
-        """From now on, keep the number of records in `run.json` up to date."""
+        """Keep the number of records in `run.json` up to date from now on."""
         with self._writing, map_storage_errors(self.path):
             self._tail = Tail(os.path.dirname(self.path), info, self._connection)
 
@@ -214,7 +217,7 @@ class Writer:
             return self._tail.next_info()
 
     def put_blob(self, data: bytes) -> str:
-        """Store large data and return its name. A fault is one of the journal, too."""
+        """Store large data and return its name. A fault here counts as one of the journal."""
         self.require_healthy()
         try:
             return self._blobs.put(data)
@@ -262,7 +265,7 @@ class Writer:
     # ── opening ──────────────────────────────────────────────────────────
 
     def _begin_epoch(self) -> int:
-        """From here on, an engine that had the run before cannot write."""
+        """Begin an epoch: from now on, an engine that had the run before cannot write."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._connection.execute("UPDATE properties SET value = value + 1 WHERE name = 'epoch'")
         found = self._connection.execute(_EPOCH).fetchone()
@@ -273,7 +276,8 @@ class Writer:
         return epoch
 
     def _open_wal(self) -> int:
-        # It exists now, because SQLite has just written to it; SQLite keeps it until the last close.
+        # It exists now, because SQLite has just written to it; SQLite keeps it until the last
+        # close.
         wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._sync_data(wal)
@@ -303,10 +307,10 @@ class Writer:
             self._new_strings.clear()
 
     def _add_few(self, batch: _Batch) -> bool:
-        """Write a batch with one statement; sets `is_written` like `_transact`.
+        """Write a batch with one statement; set `is_written` like `_transact`.
 
-        False: the snapshot is used up; or somebody writes, or has written, and with a snapshot
-        SQLite does not wait for that.
+        False: the snapshot is used up, or another process writes or has written; with a
+        snapshot SQLite does not wait for it.
         """
         if self._snapshot_writes == SNAPSHOT_WRITES:
             return False
@@ -352,7 +356,7 @@ class Writer:
     def _transact(self, write: Callable[[list[Row]], object], batch: _Batch) -> None:
         """Write a batch, unless a newer engine has the run.
 
-        Whatever is raised, the batch then knows whether it is written.
+        Whatever it raises, the batch then knows whether it is written.
         """
         connection, began = self._connection, False
         try:
@@ -412,7 +416,7 @@ class Writer:
         self._fault = JournalError(
             "another engine has taken this run over",
             self.path,
-            "let that one go on; plait runs shows how far it is",
+            "let that engine continue; plait runs shows how far it is",
             code="replaced",
         )
         return repeat_error(self._fault)
