@@ -791,13 +791,15 @@ def test_an_open_page_says_that_its_run_was_removed(
 ) -> None:
     require_browser()
     (tmp_path / ".ai").mkdir()
-    (tmp_path / "flow.yaml").write_text("steps:\n  - shell: echo x\n")
+    (tmp_path / "flow.yaml").write_text("steps:\n  - shell: exit 1\n")
     plait(tmp_path, environment, "run", "flow.yaml", "--quiet")
+    buttons = "() => [...document.querySelectorAll('.actions button')].map((one) => one.disabled)"
     with plait_web(tmp_path, environment) as web:
         assert browser.open(web.link) == 200
         url = next(url for url in links(browser) if "/run/" in url)
         browser.open(url)
         browser.wait_for_text("live", "#connection")
+        assert browser.evaluate(buttons) == [False]
         browser.do("take")
         run = url.rpartition("/")[2]
         shutil.rmtree(tmp_path / ".ai" / "state" / "runs" / run)
@@ -805,6 +807,7 @@ def test_an_open_page_says_that_its_run_was_removed(
         assert browser.evaluate("() => source.readyState === EventSource.CLOSED")
         announced = browser.evaluate("() => document.querySelector('#announce').textContent")
         assert announced == f"there is no run '{run}'"
+        assert browser.evaluate(buttons) == [True]
         require_accessible(browser)
         browser.require_clean(web.origin)
         assert browser.open(url) == 404

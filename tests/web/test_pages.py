@@ -11,12 +11,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from plait.app.stop_run import stop_run
 from plait.core.errors import PlaitError
+from plait.core.values import Json
 from plait.program.actions import shell
+from plait.views.step_detail import ModelTurnFacts, ToolUse
 from plait.web.export import export_run
+from plait.web.step_page import _tool_use, _turn
 from web.browse import Browser, Outline, run_text
 from web.test_html import HOSTILE
 
@@ -479,3 +484,120 @@ def test_a_path_that_is_too_long_is_of_no_step(tmp_path: Path) -> None:
     page = Browser(tmp_path / "p").run(run, step="a/" * 2000)
     assert page.status == 200
     assert "this run has no such step, or it has not started" in page.text
+
+
+def body_text(page: str) -> str:
+    """The words of a page, with one space between them."""
+    return " ".join(Outline(page).words.split())
+
+
+def test_a_result_has_the_colours_that_were_printed(tmp_path: Path) -> None:
+    run = run_text(tmp_path / "p", "steps:\n  - shell: printf '\\033[31m<b>\\033[0m\\n'\n").run
+    page = Browser(tmp_path / "p").run(run).text
+    assert '<span class="a-f1">&lt;b&gt;</span>' in page.partition('id="result"')[2]
+    assert "\ufffd" not in page
+
+
+CUT_SHORT = """
+map:
+  input: [one, "<b>two"]
+  steps:
+    - shell: echo before
+    - name: send & pay
+      once: true
+      shell: touch begun-${item_index}; sleep 60
+"""
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path) -> tuple[Browser, str]:
+    """A run that its user stopped while both items were in a step that may run once."""
+    project = tmp_path / "p"
+    project.mkdir()
+    (project / "flow.yaml").write_text(CUT_SHORT)
+    words = [sys.executable, "-m", "plait", "run", "flow.yaml", "--quiet", "--project", "."]
+    with subprocess.Popen(words, cwd=project, stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while len(list(project.glob("begun-*"))) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        stop_run(None, str(project))
+        process.wait(60)
+    browser = Browser(project)
+    return browser, browser.projects.lines()[0].run
+
+
+def test_a_question_about_a_step_names_it_and_its_item(cut_short: tuple[Browser, str]) -> None:
+    browser, run = cut_short
+    page = browser.run(run).text
+    text = body_text(page)
+    for item in ("one", "<b>two"):
+        assert f"Was “send & pay” in “{item}” done?" in text
+    (path, *_) = re.findall(r'value="done:(map/item:[^"]*)"', page)
+    assert f'href="/run/{browser.key}/{run}?step={quote(path, safe="")}"' in page
+
+
+def test_a_run_that_was_stopped_says_so_in_words(cut_short: tuple[Browser, str]) -> None:
+    browser, run = cut_short
+    text = body_text(browser.run(run).text)
+    assert "This run was stopped (SIG" in text
+    assert "Why the run failed" not in browser.run(run).text
+
+
+def test_a_kind_of_failure_is_shown_as_words(tmp_path: Path) -> None:
+    run = run_text(tmp_path, "map: {input: [a], steps: [{shell: exit 1}]}\n").run
+    page = Browser(tmp_path).run(run).text
+    assert "<strong>all failed</strong>" in page
+    assert "all_failed" not in page
+
+
+def test_the_list_separates_its_figures(ran: tuple[Browser, str]) -> None:
+    browser, _ = ran
+    assert "2, 1 failed" in body_text(browser.get("/").text)
+
+
+@pytest.mark.parametrize(("shell", "is_said"), [("exit 1", True), ("exit 0", False)])
+def test_a_graph_says_what_its_colours_mean(tmp_path: Path, shell: str, is_said: bool) -> None:
+    flow = f"start: a\nnodes:\n  a: {{shell: {shell}, on_error: b}}\n  b: {{output: x}}\n"
+    run = run_text(tmp_path / "p", flow).run
+    text = body_text(Browser(tmp_path / "p").run(run, view="graph").text)
+    assert "Blue is the way that the run took." in text
+    assert ("Red: failed." in text) is is_said
+
+
+DEEP = "[" * 2000
+RESULTS = [
+    # what a tool returned                    what a person reads
+    ('{"lines": ["<b>", 2]}',                 '"lines": [\n    "&lt;b&gt;",\n    2\n  ]'),
+    ("[1]",                                   "[\n  1\n]"),
+    ("{not JSON}",                            "{not JSON}"),
+    (DEEP,                                    DEEP),
+    ("plain",                                 "plain"),
+    ({"a": 1},                                '"a": 1'),
+    (None,                                    "arguments of"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "shown"), RESULTS, ids=range(len(RESULTS)))
+def test_what_a_tool_returned_is_shown_as_data(result: Json, shown: str) -> None:
+    use = ToolUse("agent/turn:1.call:1", "core/file/read", {}, "done", result)
+    text = _tool_use(use, "").text
+    assert shown in text
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [("end", None), ("tools", None), ("length", "cut off"), ("refused", "refused")],
+)
+def test_a_turn_says_in_words_how_it_ended_if_that_matters(ending: str, words: str | None) -> None:
+    text = _turn(ModelTurnFacts("agent/turn:1", 1, "done", model="m", ending=ending), "").text
+    assert "ended" not in text
+    assert (words in text) if words else ("refused" not in text and "cut off" not in text)
+
+
+def test_a_run_without_items_yet_has_no_list_of_them(tmp_path: Path) -> None:
+    """Its list would ask for the items of no map, be refused, and stay empty."""
+    run = run_text(tmp_path / "p", "steps:\n  - shell: echo x\n").run
+    page = Browser(tmp_path / "p").run(run, view="items").text
+    assert 'id="item-list"' not in page
+    assert f"{run}/live?view=overview" in page

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from plait.adapters.store.reader import Reader
-from plait.app.runs import resume_flow, retry_flow
+from plait.app.runs import flow_store, resume_flow, retry_flow
 from plait.app.stop_run import stop_run
 from plait.core.errors import InputError
+from plait.engine.events import RETRY_REASON, EventRecord, StepInvalidated
 from plait.views.report import read_report
 from plait.views.run_watch import RunWatch
 from plait.views.step_detail import read_step
@@ -157,6 +158,9 @@ def test_nothing_runs_after_the_process_of_a_run_was_killed(tmp_path: Path, kill
         assert "data-since" not in main, query  # no clock goes on
         assert ("s-running" in main) is (query == {"view": "timeline"}), query  # its legend
     assert "begun" in main
+    overview = browser.run(killed).text
+    assert "The process of this run has ended. What is done stays recorded." in overview
+    assert "it ended without a result" not in overview
     exported = export_run(watch, browser.projects.shown(browser.key, killed).facts, 0.0)
     assert "data-since" not in exported
 
@@ -245,6 +249,21 @@ def test_items_that_were_seen_running_have_the_attempts_that_they_have_anyway(
         ]  # fmt: skip
 
 
+def test_a_retry_that_has_recorded_what_it_repeats_is_running(tmp_path: Path) -> None:
+    """Its start is recorded a moment later."""
+    run = run_text(tmp_path, "map: {input: [a, b], steps: [{shell: 'test ${item} = a'}]}").run
+    watch = shown_watch(tmp_path, run)
+    (failed,) = watch.items("map").window(0, 9, state="failed").rows
+    states: list[str] = [watch.status]
+    with flow_store(str(tmp_path)).open(run, write=True) as opened:
+        opened.journal.append(StepInvalidated(failed.path, RETRY_REASON, below=False))
+        opened.journal.sync()
+        watch.update()
+        states.append(watch.status)
+    watch.update()
+    assert [*states, watch.status] == ["done", "running", "done"]
+
+
 NESTED = """
 steps:
   - id: twice
@@ -275,3 +294,129 @@ def test_a_timeline_says_that_it_does_not_draw_all_steps(tmp_path: Path) -> None
         run = run_text(project, "steps:\n" + "  - shell: 'true'\n" * count).run
         page = Browser(project).run(run, view="timeline").text
         assert ("the steps after these are not drawn" not in page) is is_whole
+
+
+def test_outputs_of_a_step_that_a_person_repeated_have_the_numbers_of_their_attempts(
+    tmp_path: Path,
+) -> None:
+    shell = "echo from ${item}; [ ${item} != two ] || [ -e go ]"
+    flow = f"map:\n  input: [one, two]\n  steps:\n    - name: test\n      shell: {shell}\n"
+    run = run_text(tmp_path / "p", flow).run
+    (tmp_path / "p" / "go").touch()
+    retry_flow(run, project=str(tmp_path / "p"))
+    browser = Browser(tmp_path / "p")
+    watch = browser.projects.shown(browser.key, run).watch
+    paths = {row.title: row.path for row in watch.items("map").window(0, 9).rows}
+    for title, attempts in (("one", [1]), ("two", [1, 2])):
+        detail = watch.read_step(paths[title])
+        assert detail is not None
+        assert [one.attempt for one in detail.entries] == attempts
+        page = browser.run(run, step=f"{paths[title]}/0").text
+        assert [" attempt 1" in page, " attempt 2" in page] == [len(attempts) > 1] * 2
+
+
+WAITING = """
+map:
+  input: [one]
+  steps:
+    - name: flaky
+      shell: echo try >> tries; [ $(wc -l < tries) -gt 1 ]
+      retry: {attempts: 2, initial_delay: 100ms}
+    - name: "<b>next"
+      shell: echo next
+"""
+
+
+def test_the_page_of_an_item_has_the_times_of_the_steps_in_it(tmp_path: Path) -> None:
+    run = run_text(tmp_path / "p", WAITING).run
+    browser = Browser(tmp_path / "p")
+    watch = browser.projects.shown(browser.key, run).watch
+    (row,) = watch.items("map").window(0, 9).rows
+    detail = watch.read_step(row.path)
+    assert detail is not None
+    lanes = list(watch.lanes_inside(detail.node, now=0.0))
+    assert [(lane.title, [one.state for one in lane.spans]) for lane in lanes] == [
+        ("one", ["done"]),
+        ("flaky", ["failed", "retrying", "done"]),
+        ("<b>next", ["done"]),
+    ]
+    page = browser.run(run, step=row.path).text
+    assert 'id="inside"' in page
+    assert "waits to retry from" in page
+    assert "&lt;b&gt;next" in page
+    assert "\u2026 and" not in page
+
+
+def test_the_line_of_a_map_that_failed_is_not_that_of_one_that_succeeded(tmp_path: Path) -> None:
+    for name, command, state in (("p", "exit 1", "failed"), ("q", "exit 0", "done")):
+        flow = f"map: {{input: [a, b], steps: [{{shell: {command}}}]}}\n"
+        run = run_text(tmp_path / name, flow).run
+        lane = next(iter(shown_watch(tmp_path / name, run).lanes(now=0.0)))
+        assert (lane.path, [one.state for one in lane.spans]) == ("map", [state])
+
+
+def test_the_timeline_explains_the_load_of_a_large_map(tmp_path: Path) -> None:
+    words = "how many items ran at the same time"
+    for count, is_said in ((3, False), (50, True)):
+        project = tmp_path / str(count)
+        flow = f"map:\n  input: {list(range(count))}\n  steps:\n    - shell: exit 1\n      when: 'false'\n"
+        run = run_text(project, flow).run
+        assert (words in Browser(project).run(run, view="timeline").text) is is_said
+
+
+def test_a_wait_does_not_hide_the_short_attempt_before_it(tmp_path: Path) -> None:
+    """An attempt has a least width; what is drawn later lies on top."""
+    run = run_text(tmp_path / "p", WAITING).run
+    watch = shown_watch(tmp_path / "p", run)
+    (row,) = watch.items("map").window(0, 9).rows
+    page = Browser(tmp_path / "p").run(run, step=row.path).text
+    flaky = page.partition(">flaky</bdi></a></th>")[2].partition("</svg>")[0]
+    drawn = [word for word in ("f-retrying", "f-failed", "f-done") if word in flaky]
+    assert sorted(drawn, key=flaky.index) == ["f-retrying", "f-failed", "f-done"]
+
+
+LARGE = """
+setup:
+  - id: large
+    foreach: {command: seq 1 1100}
+    do:
+      - shell: exit 1
+        when: "false"
+  - id: last
+    shell: echo last
+map:
+  input: [a]
+  steps:
+    - shell: echo ${item}
+"""
+
+
+def test_a_step_with_a_large_map_inside_is_read_without_its_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading 100,000 items took 15 seconds, for each update; they have a list of their own."""
+    run = run_text(tmp_path / "p", LARGE).run
+    monkeypatch.setattr(Reader, "is_long", lambda _: True)
+    browser = Browser(tmp_path / "p")
+    watch = browser.projects.shown(browser.key, run).watch
+    read = list[EventRecord]()
+    events_at = Reader.events_at
+
+    def counted(reader: Reader, paths: list[str]) -> list[EventRecord]:
+        found = list(events_at(reader, paths))
+        read.extend(found)
+        return found
+
+    monkeypatch.setattr(Reader, "events_at", counted)
+    detail = watch.read_step("setup")
+    assert detail is not None
+    assert [node.title for _, node in detail.node.walk()] == [
+        "setup", "large", "foreach", "the items", "last",
+    ]  # fmt: skip
+    assert [one.title for one in detail.entries] == ["large", "last"]
+    assert len(read) < 40
+    for step in ("map", "setup/large/each"):
+        page = browser.run(run, step=step).text
+        assert 'id="item-list"' in page
+        assert "Steps inside" not in page
+    assert len(read) < 40

@@ -1,0 +1,1 @@
+"""Runs, plans and flows as text, live frames, JSON and diagrams. Read `progress` first."""

@@ -7,8 +7,10 @@ read-only connections: the process that works on the run never waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from plait.core.hints import Final, Protocol
+from plait.core.records import replace
 from plait.engine.events import (
     EventRecord,
     ItemsCounted,
@@ -21,7 +23,7 @@ from plait.engine.events import (
 )
 from plait.engine.journal import StepRecord
 from plait.engine.live_output import OutputFile
-from plait.engine.paths import ITEMS, SETUP, is_at_or_below, is_item, parent_path
+from plait.engine.paths import ITEMS, SETUP, is_at_or_below, is_item, join_path, parent_path
 from plait.views.item_table import ItemEvent, ItemRow, ItemTable
 from plait.views.progress import Progress
 from plait.views.report import JournalReader, StoredJournal, read_report
@@ -33,6 +35,9 @@ MOST_ITEM_LANES: Final = 40
 LOAD_PARTS: Final = 160
 MOST_LIVE: Final = 1 << 20
 """Characters of a stream of a running step."""
+LARGE_MAP: Final = 1000
+"""More items are not read with the step that contains them."""
+MOST_PATHS: Final = 200
 INSIDE_RANGE: Final = 4000
 """How many of the last events are searched for what running items do."""
 
@@ -90,7 +95,8 @@ class RunWatch:
         """The last event that was taken in."""
         self._cut_at = -1
         """The last event when it was seen that nothing runs."""
-        self._is_outline = journal.reader.is_long()
+        self._ended_at = 0
+        """The end of the last run attempt that has one."""
         report = read_report(
             run, journal, is_running=is_running, short=True, watch=self._add_to_tree
         )
@@ -100,6 +106,8 @@ class RunWatch:
 
     def _add_to_tree(self, record: EventRecord) -> None:
         self._last = max(self._last, record.number)
+        if isinstance(record.event, RunEnded):
+            self._ended_at = record.number
         self.tree.add(record)
 
     # ── what is new ──────────────────────────────────────────────────────
@@ -121,6 +129,8 @@ class RunWatch:
         status = self.progress.status
         if self.progress.ended is None:
             status = "running" if is_running or self._is_running() else "interrupted"
+        elif is_running and self._last > self._ended_at:
+            status = "running"  # a retry records what it repeats before it starts
         if status != self.status:
             self.status = status
             self.version += 1
@@ -143,7 +153,7 @@ class RunWatch:
 
     def _add(self, record: EventRecord) -> None:
         self.progress.add(record)
-        self.tree.add(record)
+        self._add_to_tree(record)
         match record.event:
             case StepFinished(path=path, kind=kind):
                 self.live.pop(path, None)
@@ -167,9 +177,14 @@ class RunWatch:
         nested = [node.path for _, node in self.tree.walk() if node.total is not None]
         return list(dict.fromkeys((*found, *nested)))
 
+    @property
+    def is_long(self) -> bool:
+        """Would a person notice the time to read the whole journal?"""
+        return self.journal.reader.is_long()
+
     def is_slow(self, path: str) -> bool:
         """Would a person notice the time to read the items of a map, which were not read yet?"""
-        return path not in self._tables and self.journal.reader.is_long()
+        return path not in self._tables and self.is_long
 
     def items(self, path: str) -> ItemTable:
         """The items of a map at the last update."""
@@ -200,9 +215,17 @@ class RunWatch:
     ) -> StepDetail | None:
         """All about one step, with what is inside it; `events`: if they were read already."""
         if events is None:
-            events = self.journal.reader.events_at([SETUP, path])
+            wanted = [*self._paths_to_read(SETUP), *self._paths_to_read(path)]
+            events = self.journal.reader.events_at(wanted)
         is_running = self.status == "running"
         return read_step(events, path, self.tree.run_attempts, is_running=is_running)
+
+    def _paths_to_read(self, path: str) -> list[str]:
+        """The path, or those of the steps inside it without the items of a large map."""
+        node = self.tree.get(path)
+        if node is None or not self.is_long:
+            return [path]
+        return list(islice(_paths_beside_large_maps(node), MOST_PATHS))
 
     def causes(self, rows: Iterable[ItemRow]) -> dict[str, StepRecord]:
         """By path: the ends of those of these items that did not succeed."""
@@ -238,6 +261,8 @@ class RunWatch:
             part = self.progress.parts.get(node.path)
             if part is not None and node.total is not None:
                 state = part.shown_state if node.state == "done" else node.state
+                if state == "failed" and spans:  # its step succeeds whatever its items do
+                    spans[-1] = replace(spans[-1], state=state)
                 lane, *items = self._map_lanes(node, depth, state, spans, clock)
                 yield lane
             elif (node.total or 0) > MOST_ITEM_LANES:
@@ -246,6 +271,18 @@ class RunWatch:
             else:
                 yield Lane(node.path, node.title, depth, node.state, spans)
         yield from items
+
+    def lanes_inside(self, top: StepNode, now: float) -> Iterator[Lane]:
+        """The lines of a step of `read_step` and of the steps in it; time 0 is its first start."""
+        clock = self.clock(now)
+        first = clock.seconds(top.began or 0.0)
+        for depth, node in top.walk():
+            spans = [
+                replace(one, start=max(0.0, one.start - first), end=max(0.0, one.end - first))
+                for one in node_spans(node, clock, now)
+            ]
+            if spans:
+                yield Lane(node.path, node.title, depth, node.state, spans)
 
     def _load_lane(
         self, node: StepNode, depth: int, state: str, spans: Sequence[Span], clock: RunClock
@@ -268,3 +305,14 @@ class RunWatch:
         yield Lane(node.path, node.title, depth, state, spans)
         for row, attempts in table.spans():
             yield Lane(row.path, row.title, depth + 1, row.state, list(item_spans(attempts, clock)))
+
+
+def _paths_beside_large_maps(node: StepNode) -> Iterator[str]:
+    """Paths that have all steps at and below one, but not the items of a large map."""
+    if (node.total or 0) > LARGE_MAP:
+        yield join_path(node.path, ITEMS)
+    elif all((one.total or 0) <= LARGE_MAP for _, one in node.walk()):
+        yield node.path
+    else:
+        for child in node.children.values():
+            yield from _paths_beside_large_maps(child)

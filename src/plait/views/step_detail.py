@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, zip_longest
 
 from plait.core.hints import Final
-from plait.core.records import dataclass, field
+from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.engine.events import EventRecord, StepFinished, StepStarted
 from plait.engine.limits import UsageSum
 from plait.engine.outcome import Failed, Failure, Outcome, Succeeded
 from plait.engine.paths import SETUP, is_at_or_below, parent_path, paths_around, split_call
 from plait.template.compiled import FACTS
-from plait.views.log import OF_AGENTS, LogEntry, log_entries
+from plait.views.log import OF_AGENTS, EntryReader, LogEntry
 from plait.views.parts import CALL, ENSEMBLE, TURN, State, outcome_state
 from plait.views.run_tree import NodeState, StepNode, StepTree
 
@@ -173,8 +174,12 @@ def read_step(
     """
     records = list(events)
     tree, titles = StepTree(path, run_attempts), dict[str, str]()
-    for record in records:
+    reader, printed = EntryReader(), list[LogEntry]()
+    for record, following in zip_longest(records, records[1:]):
         tree.add(record)
+        entry = reader.read(record.event, following.event if following is not None else None)
+        if entry is not None and is_at_or_below(entry.path, path):
+            printed.append(_with_attempt(entry, tree))
         match record.event:
             case StepStarted(path=where, title=title) | StepFinished(path=where, title=title):
                 titles[where] = title
@@ -190,17 +195,20 @@ def read_step(
     unfinished: NodeState = "running" if is_running else "interrupted"
     detail.sessions = list(_sessions(records, ends, titles, path, unfinished))
     has_turns = bool(detail.sessions)
-    entries = (
-        one
-        for one in log_entries(iter(records), [path])
-        if not (has_turns and one.kind in OF_AGENTS)
-    )
-    detail.entries = [one for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
+    entries = (one for one in printed if not (has_turns and one.kind in OF_AGENTS))
+    detail.entries = list(islice(entries, MOST_ENTRIES))
     for where in (SETUP, *paths_around(path)):
         detail.captures = {**detail.captures, **_captures(ends.get(where))}
     if node.kind == ENSEMBLE:
         detail.tasks = [_task(end) for where, end in ends.items() if parent_path(where) == path]
     return detail
+
+
+def _with_attempt(entry: LogEntry, tree: StepTree) -> LogEntry:
+    """With the number that its attempt has in the tree, which counts those of all run attempts."""
+    node = tree.get(entry.path)
+    number = len(node.attempts) if node is not None else 0
+    return replace(entry, attempt=number) if number else entry
 
 
 def _last_ends(records: Iterable[EventRecord]) -> dict[str, StepFinished]:

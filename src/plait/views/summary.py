@@ -191,7 +191,7 @@ def _output_text(value: Json, *, data: bool) -> str:
     output, text = value.get("output"), value.get("text")
     if isinstance(output, str):
         return output
-    if isinstance(text, str) and text and (output is None or _is_json_of(text, output)):
+    if isinstance(text, str) and text and (output is None or _is_same_json(text, output)):
         return text  # the answer of an agent, as the model wrote it
     if not data or output in (None, {}, []):
         return ""
@@ -199,7 +199,7 @@ def _output_text(value: Json, *, data: bool) -> str:
     return whole if len(whole) <= LINE_OF_DATA else json.dumps(output, indent=2, ensure_ascii=False)
 
 
-def _is_json_of(text: str, data: Json) -> bool:
+def _is_same_json(text: str, data: Json) -> bool:
     try:
         return bool(json.loads(text) == data)
     except (ValueError, RecursionError):

@@ -1,14 +1,18 @@
-"""`plait web`: runs in a browser.
+"""`plait web`: the pages that show runs in a browser.
 
-Pages are made on the server from `views`; what a page does is done by a `plait` command.
+Pages are made on the server from `views`. A button of a page starts a `plait` command. In reading
+order:
 
-    html        text that is safe in a page: nothing can be written unescaped
-    ansi        output with colours
-    layout      the frame of every page
+    html          elements that cannot hold a value unescaped
+    ansi          output with the colours of a terminal as HTML
+    addresses     the addresses of the pages
+    layout        the frame of every page, and the small parts that all pages use
+    fields        the fields of forms
+    charts        timeline, overview of items and diagram as SVG
     runs_page, run_page, step_page, start_page    the pages
-    charts      timeline, overview of items, diagram
-    watchers    runs that are shown now, kept up to date
-    commands    the buttons
-    server      addresses, and live updates
-    export      a run as one file
+    projects      the projects and runs that are shown, kept up to date
+    live          live updates: the parts of a page that have changed
+    run_actions   the buttons of a run, each of which is a command
+    server        the addresses that are served, behind the guard of `httpd`
+    export        a run as one file
 """

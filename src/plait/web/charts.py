@@ -9,7 +9,7 @@ from plait.views.diagram.model import Diagram
 from plait.views.diagram.svg import svg_body, svg_size
 from plait.views.format import clock, one_line
 from plait.views.item_table import ItemState
-from plait.views.run_tree import Lane, RunClock
+from plait.views.run_tree import Lane
 from plait.web.html import Markup, join, tag, trusted
 from plait.web.layout import state_sign, word
 
@@ -20,9 +20,9 @@ LEAST: Final = 2.5
 LOAD_HEIGHT: Final = 28
 
 
-def timeline(lanes: Sequence[Lane], clock_: RunClock, address: Callable[[str], str]) -> Markup:
-    """A table: one row per step, with a drawing of when it ran."""
-    total = max(clock_.total, 1e-6)
+def timeline(lanes: Sequence[Lane], total: float, address: Callable[[str], str]) -> Markup:
+    """A table: one row per step, with a drawing of when it ran; `total`: the seconds of all."""
+    total = max(total, 1e-6)
     rows = [
         tag(
             "tr",
@@ -73,7 +73,8 @@ def _lane(lane: Lane, total: float) -> Markup:
     drawn = []
     if lane.load:
         drawn.append(_load(lane.load))
-    for one in lane.spans:
+    # Waits first: what is drawn later lies on top, and an attempt may be as short as its least width.
+    for one in sorted(lane.spans, key=lambda span: span.state != "retrying"):
         left = one.start / total * WIDE
         width = max((one.end - one.start) / total * WIDE, LEAST)
         drawn.append(

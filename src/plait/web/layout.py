@@ -10,6 +10,7 @@ from plait.core.values import Json, json_text
 from plait.engine.limits import UsageSum
 from plait.views.format import SIGNS, clock, money, one_line, short
 from plait.web.addresses import STATIC, runs_address, start_address
+from plait.web.ansi import to_markup
 from plait.web.html import Child, Markup, join, tag, trusted
 
 WORDS: Final = {
@@ -98,6 +99,11 @@ def pill(state: str) -> Markup:
     return tag("span", state_sign(state, with_word=True), class_=f"pill p-{state}")
 
 
+def cause_text(cause: str) -> str:
+    """A kind of failure as words: all_failed, rate_limit."""
+    return one_line(cause).replace("_", " ")
+
+
 def title_text(text: str, room: int | None = None) -> Markup:
     """A title from a run, whose direction of writing concerns nothing else."""
     return tag("bdi", one_line(text, room))
@@ -158,15 +164,15 @@ def cost_words(usage: Mapping[str, Json]) -> str:
 
 
 def value_block(value: Json, label: str) -> Markup:
-    """A value as text, or as JSON with one line per field."""
+    """A value as text, or as JSON with one line per field; text with colours as a terminal shows it."""
     import json
 
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     text, left_out = (text[:MOST_VALUE], len(text) - MOST_VALUE)
     more = tag("p", f"… {left_out} more characters", class_="dim") if left_out > 0 else None
-    return join(
-        tag("pre", text, class_="value", tabindex="0", aria_label=label, role="region"), more
-    )
+    has_colours = isinstance(value, str) and "\x1b" in text
+    shown, kind = (to_markup(text), "terminal") if has_colours else (text, "value")
+    return join(tag("pre", shown, class_=kind, tabindex="0", aria_label=label, role="region"), more)
 
 
 def facts_list(*facts: tuple[str, Child]) -> Markup:

@@ -14,8 +14,10 @@ from plait.core.hints import TYPE_CHECKING, Final
 from plait.core.projects import has_runs
 from plait.core.records import dataclass, field
 from plait.engine.limits import UsageSum
+from plait.engine.paths import is_item
 from plait.views.run_watch import RunWatch
 from plait.web.addresses import project_key
+from plait.web.run_actions import MOST_QUESTIONS, Question
 from plait.web.run_page import RunFacts, shown_state
 
 if TYPE_CHECKING:
@@ -85,9 +87,9 @@ class ShownRun:
         except BaseException:
             self.close()
             raise
-        self._questions: tuple[int, float, list[str]] = (-1, 0.0, [])
+        self._questions: tuple[int, float, list[Question]] = (-1, 0.0, [])
 
-    def questions(self) -> Sequence[str]:
+    def questions(self) -> Sequence[Question]:
         """Steps of a stopped run that may run at most once, and whose end is not known."""
         from plait.app.resume_answers import find_questions
 
@@ -95,9 +97,16 @@ class ShownRun:
             return ()
         version, at, _ = self._questions
         if version != self.watch.version or time.monotonic() - at > QUESTION_SECONDS:
-            found = find_questions(self._opened)
+            found = [self._question(path) for path in find_questions(self._opened)[:MOST_QUESTIONS]]
             self._questions = (self.watch.version, time.monotonic(), found)
         return self._questions[2]
+
+    def _question(self, path: str) -> Question:
+        detail = self.watch.read_step(path)
+        if detail is None:
+            return Question(path, path)
+        items = [title for above, title in detail.above if is_item(above)]
+        return Question(path, detail.node.title, items[-1] if items else "")
 
     def is_gone(self) -> bool:
         """Was the run removed?"""

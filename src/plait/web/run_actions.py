@@ -16,6 +16,16 @@ MOST_QUESTIONS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A step that may run at most once and whose end is not known."""
+
+    path: str
+    title: str
+    item: str = ""
+    """The title of the item that it is in."""
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """Something that a person may do with a run."""
 
@@ -24,8 +34,7 @@ class Offer:
     words: tuple[str, ...]
     """The command, without `plait`."""
     why: str = ""
-    questions: Sequence[str] = ()
-    """Paths of steps that may run at most once and whose end is not known."""
+    questions: Sequence[Question] = ()
     secrets: Sequence[str] = ()
     """Names of inputs that the run does not record: they are needed again."""
 
@@ -39,7 +48,7 @@ def find_offers(
     project: str,
     *,
     can_act: bool,
-    questions: Sequence[str] = (),
+    questions: Sequence[Question] = (),
     secrets: Sequence[str] = (),
 ) -> list[Offer]:
     """What can be done with a run now."""
@@ -60,7 +69,7 @@ def find_offers(
                 "Resume",
                 ("resume", run, *where),
                 "recorded steps are not repeated",
-                questions[:MOST_QUESTIONS],
+                questions,
                 secrets,
             )
         )

@@ -30,6 +30,7 @@ from plait.web.charts import diagram, overview, timeline
 from plait.web.fields import secret_field, secrets_note
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import (
+    cause_text,
     command_line,
     facts_list,
     moment,
@@ -42,7 +43,7 @@ from plait.web.layout import (
     usage_text,
     value_block,
 )
-from plait.web.run_actions import Offer
+from plait.web.run_actions import Offer, Question
 from plait.web.step_page import step_panel
 
 VIEWS: Final = ("overview", "timeline", "graph", "items", "step")
@@ -78,10 +79,14 @@ class Choice:
 
     def settle(self, watch: RunWatch) -> Choice:
         """With a view if none was chosen: what matters most in this run."""
+        maps = watch.maps()
+        if self.step in maps and (self.step == MAP or watch.is_long):
+            return Choice("items", "", self.step)  # a step that is all items
         if self.step:
             return Choice("step", self.step)
-        maps = watch.maps()
         view = self.view if self.view in VIEWS[:-1] else "overview"
+        if view == "items" and not maps:
+            view = "overview"  # no map has begun
         chosen = self.map if self.map in maps else maps[0] if maps else ""
         return Choice(view, "", chosen if view == "items" else "")
 
@@ -146,7 +151,7 @@ def run_head(
             ("items", _item_words(watch)),
             ("model", usage_text(progress.usage) if progress.usage.turns else None),
             ("retries", str(progress.retries) if progress.retries else None),
-            ("resumed", f"{resumes} times" if resumes > 1 else "once" if resumes else None),
+            ("continued", f"{resumes} times" if resumes > 1 else "once" if resumes else None),
             ("file", tag("code", one_line(facts.file, None))),
             ("project", _project(facts, is_page=is_page)),
         ),
@@ -191,13 +196,13 @@ def _actions(offers: Sequence[Offer], facts: RunFacts) -> Markup | None:
         return note(join("this run did not begin here; take it over: ", command_line(command)))
     if not offers:
         return None
-    address = RunAddresses(project_key(facts.project), facts.run).act
-    return tag("div", [_action(one, address) for one in offers], class_="actions")
+    links = RunAddresses(project_key(facts.project), facts.run)
+    return tag("div", [_action(one, links) for one in offers], class_="actions")
 
 
-def _action(offer: Offer, address: str) -> Markup:
+def _action(offer: Offer, links: RunAddresses) -> Markup:
     questions: list[Child] = [
-        _question(number, path) for number, path in enumerate(offer.questions)
+        _question(number, one, links) for number, one in enumerate(offer.questions)
     ]
     accept: Child = None
     if offer.action == "resume":
@@ -224,13 +229,13 @@ def _action(offer: Offer, address: str) -> Markup:
         accept,
         tag("span", offer.why, class_="dim") if offer.why else None,
         method="post",
-        action=address,
+        action=links.act,
     )
 
 
-def _question(number: int, path: str) -> Markup:
+def _question(number: int, question: Question, links: Links) -> Markup:
     """Was a step done, that may run at most once and was cut short?"""
-    name = f"answer-{number}"
+    name, path = f"answer-{number}", question.path
     choices = [
         tag(
             "label",
@@ -249,7 +254,9 @@ def _question(number: int, path: str) -> Markup:
             ("repeat", "--repeat", "run it again"),
         )
     ]
-    legend = tag("legend", "Was this step done? It may run at most once: ", tag("code", path))
+    step = tag("a", title_text(question.title, 80), href=links.page(step=path))
+    item = join(" in “", title_text(question.item, 80), "”") if question.item else None
+    legend = tag("legend", "Was “", step, "”", item, " done? It may run at most once.")
     return tag("fieldset", legend, choices, class_="question")
 
 
@@ -343,11 +350,14 @@ def panel(
         case "timeline":
             lanes = list(islice(watch.lanes(now), MOST_LANES + 1))
             drawn = timeline(
-                lanes[:MOST_LANES], watch.clock(now), lambda path: links.page(step=path)
+                lanes[:MOST_LANES], watch.clock(now).total, lambda path: links.page(step=path)
             )
             more = note("the steps after these are not drawn") if len(lanes) > MOST_LANES else None
-            drawn = join(drawn, more)
-            return _panel(section("Timeline", _legend(), drawn, id="timeline"))
+            load = None
+            if any(lane.load for lane in lanes):
+                words = "The blue area of a map shows how many items ran at the same time."
+                load = tag("p", words, class_="dim")
+            return _panel(section("Timeline", _legend(), load, drawn, more, id="timeline"))
         case "graph":
             return _panel(_graph(watch, facts))
         case "items":
@@ -377,13 +387,18 @@ def _legend() -> Markup:
 def _overview(watch: RunWatch, links: Links) -> Markup:
     progress = watch.progress
     parts: list[Child] = []
-    if progress.failure is not None:
+    if watch.status == "interrupted":
+        what = "The process of this run has ended"
+        if progress.failure is not None:
+            what = f"This run was stopped ({one_line(progress.failure.message)})"
+        parts.append(note(f"{what}. What is done stays recorded."))
+    elif progress.failure is not None:
         cause, lines = describe_failure(progress.failure)
         text = tag("pre", to_markup("\n".join(lines)))
         parts.append(
             tag(
                 "div",
-                tag("strong", cause),
+                tag("strong", cause_text(cause)),
                 text,
                 class_="failure",
                 role="group",
@@ -439,7 +454,7 @@ def _failures(watch: RunWatch, links: Links) -> Markup:
             tag(
                 "a", state_sign("failed"), title_text(one.title, 80), href=links.page(step=one.path)
             ),
-            tag("span", one_line(one.cause), class_="cause"),
+            tag("span", cause_text(one.cause), class_="cause"),
             tag("pre", to_markup("\n".join(one.lines))) if one.lines else None,
         )
         for one in list(failures.last)[-MOST_FAILURES:]
@@ -466,6 +481,7 @@ def _graph(watch: RunWatch, facts: RunFacts) -> Markup:
         return note("the flow of this run cannot be drawn: its file has changed or is gone")
     now = [one_line(node.name) for node in drawn.nodes if node.running]
     words = "Blue is the way that the run took."
+    words += " Red: failed." if any(node.failed for node in drawn.nodes) else ""
     words += f" Runs now: {', '.join(now)}." if now else ""
     hint = tag("p", words, class_="dim")
     area = tag(
@@ -614,7 +630,7 @@ def _item_row(row: ItemRow, end: object, doing: str, links: Links) -> Markup:
         cause, lines = describe_failure(outcome.failure)
         last = one_line(lines[-1], 160) if lines else ""
         words = join(
-            tag("span", one_line(cause), class_="cause"), " ", tag("bdi", last, class_="dim")
+            tag("span", cause_text(cause), class_="cause"), " ", tag("bdi", last, class_="dim")
         )
     elif isinstance(outcome, Skipped):
         words = tag("span", one_line(outcome.why, 160), class_="dim")

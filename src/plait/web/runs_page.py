@@ -144,7 +144,7 @@ def _items(line: RunLine) -> Child:
     ended = sum(line.counts.values())
     failed = line.counts.get("failed", 0)
     shown = f"{ended:,}/{line.total:,}" if line.is_running else f"{line.total:,}"
-    return join(shown, tag("span", f" {failed:,} failed", class_="cause") if failed else None)
+    return join(shown, tag("span", f", {failed:,} failed", class_="cause") if failed else None)
 
 
 def _project_name(folder: str) -> str:

@@ -7,7 +7,7 @@ come with Plait.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 
@@ -27,7 +27,7 @@ from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import command_line, render_page
 from plait.web.live import stream
 from plait.web.projects import Projects, ShownRun
-from plait.web.run_actions import ACTIONS, find_offers
+from plait.web.run_actions import ACTIONS, Question, find_offers
 from plait.web.run_page import (
     WINDOW,
     Choice,
@@ -383,11 +383,10 @@ def _number(text: str | None, default: int = 0) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
-def _answers(given: Mapping[str, str], questions: object) -> list[str]:
+def _answers(given: Mapping[str, str], questions: Sequence[Question]) -> list[str]:
     """The options of a form: answers about steps, and whether edits are accepted."""
     words: list[str] = []
-    known = list(questions) if isinstance(questions, list | tuple) else []
-    for number, path in enumerate(known):
+    for number, path in enumerate(one.path for one in questions):
         match given.get(f"answer-{number}", "").partition(":"):
             case ("done" | "repeat" as option, _, named) if named == path:
                 words += [f"--{option}", path]

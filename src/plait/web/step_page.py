@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from plait.core.hints import Final
-from plait.core.values import Json
+from plait.core.values import Json, json_value
 from plait.engine.outcome import Failed, Skipped, Succeeded
 from plait.engine.paths import is_at_or_below
 from plait.lang.analysis.explain import Explanation, PlaceholderRow
@@ -17,6 +19,7 @@ from plait.views.step_detail import ModelTurnFacts, SessionFacts, StepDetail, Ta
 from plait.views.terminal import QUOTED
 from plait.web.addresses import Links, element_id
 from plait.web.ansi import shorten_output, to_markup
+from plait.web.charts import timeline
 from plait.web.html import Child, Markup, join, tag
 from plait.web.layout import (
     cost_words,
@@ -37,9 +40,12 @@ from plait.web.layout import (
 LIVE_OUTPUT: Final = 64 * 1024
 """Characters of a running step's output on a page."""
 MOST_CHILDREN: Final = 200
+MOST_LANES: Final = 60
 FEW_OUTPUTS: Final = 3
-MOST_FILES: Final = 50
 """More outputs on a page are lower, so that one can be found among them."""
+MOST_FILES: Final = 50
+_ENDINGS: Final = {"length": "cut off at its longest length", "refused": "the model refused"}
+"""Of a turn, in words; other turns ended as usual."""
 
 
 def step_panel(
@@ -68,6 +74,7 @@ def step_panel(
         _values(explanations, item, mark),
         _result(detail, mark),
         _attempts(node, mark),
+        _times(watch, node, links, now) if watch is not None and not mark else None,
         _children(node, links, now, mark),
         class_="step",
         id=f"{mark}step",
@@ -181,6 +188,7 @@ def find_box(about: str) -> Markup:
 
 
 def _entry_blocks(entries: Sequence[LogEntry], path: str) -> Iterator[Markup]:
+    outputs = Counter(entry.path for entry in entries)
     for entry in entries:
         value = _step_value(entry)
         streams = _streams(value)
@@ -189,7 +197,7 @@ def _entry_blocks(entries: Sequence[LogEntry], path: str) -> Iterator[Markup]:
         head: list[Child] = []
         if entry.path != path:
             head.append(title_text(entry.title))
-        if entry.attempt > 1 or entry.is_repeated:
+        if entry.attempt > 1 or entry.is_repeated or outputs[entry.path] > 1:
             head.append(f" attempt {entry.attempt}")
         state = "failed" if isinstance(entry.outcome, Failed) else "done"
         yield _block(join(state_sign(state), head) if head else None, streams)
@@ -266,9 +274,8 @@ def _session(one: SessionFacts, mark: str) -> Markup:
 
 
 def _turn(turn: ModelTurnFacts, mark: str) -> Markup:
-    used = ", ".join(
-        filter(None, (turn.model, cost_words(turn.usage), turn.ending and f"ended: {turn.ending}"))
-    )
+    ending = _ENDINGS.get(turn.ending, "")
+    used = ", ".join(filter(None, (turn.model, cost_words(turn.usage), ending)))
     parts: list[Child] = []
     if turn.system:
         parts.append(
@@ -320,12 +327,22 @@ def _tool_use(call: ToolUse, mark: str) -> Markup:
         head,
         tag("h3", "Arguments"),
         value_block(call.arguments, f"arguments of {named}"),
-        join(tag("h3", "Result"), value_block(call.result, f"result of {named}"))
+        join(tag("h3", "Result"), value_block(_data(call.result), f"result of {named}"))
         if call.result is not None
         else None,
         class_="said by-tool",
         id=mark + element_id("call", call.path),
     )
+
+
+def _data(result: Json) -> Json:
+    """What a tool returned as a model read it: mostly the text of a JSON object."""
+    if not isinstance(result, str) or result[:1] not in ("{", "["):
+        return result
+    try:
+        return json_value(result)
+    except (ValueError, RecursionError):
+        return result
 
 
 # ── an ensemble ──────────────────────────────────────────────────────────
@@ -446,6 +463,17 @@ def _attempts(node: StepNode, mark: str) -> Markup | None:
     ]
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="small")
     return section("Attempts", table, id=f"{mark}attempts")
+
+
+def _times(watch: RunWatch, node: StepNode, links: Links, now: float) -> Markup | None:
+    """When the steps inside ran, and waited: the timeline of a run has no lines for those of items."""
+    lanes = list(islice(watch.lanes_inside(node, now), MOST_LANES + 1))
+    if len(lanes) < 2:
+        return None
+    total = max(span.end for lane in lanes for span in lane.spans)
+    drawn = timeline(lanes[:MOST_LANES], total, lambda path: links.page(step=path))
+    more = note("the steps after these are not drawn") if len(lanes) > MOST_LANES else None
+    return section("Timeline of this step", drawn, more, id="times")
 
 
 def _children(node: StepNode, links: Links, now: float, mark: str) -> Markup | None:

@@ -1,0 +1,1 @@
+"""Diagrams of flows as lines, Mermaid text and SVG. Read `model` first."""

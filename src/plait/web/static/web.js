@@ -150,6 +150,7 @@ function connect() {
     state.textContent = what;
     state.classList.add("is-lost");
     byId("announce").textContent = what;
+    for (const one of document.querySelectorAll("#run-head button")) one.disabled = true;
   });
 }
 
