@@ -145,6 +145,32 @@ def test_the_action_reports_a_failure_and_no_output_becomes_a_command(tmp_path: 
     assert "```mermaid\nflowchart TD\n" in summary
 
 
+PLACES = [
+    # flow              another file of the repository
+    ("flow.yaml",       "secrets.py"),  # the action needs the module of Python
+    ("flows/flow.yaml", "flows/json.py"),
+    ("flows/flow.yaml", ".ai/plait.yaml"),
+    ("app/flow.yaml",   "app/.ai/plait.yaml"),
+    ("a b/-c/f.yaml",   ".ai/state/x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flow", "other"), PLACES)
+def test_the_action_reports_a_failure_of_a_flow_in_any_project_of_the_repository(
+    tmp_path: Path, flow: str, other: str
+) -> None:
+    folder = tmp_path / "project"
+    for name, text in ((flow, "steps: [{shell: exit 4}]\n"), (other, "")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for _ in range(2):  # the second run is reported, too
+        ended = run_action("run", folder, run=flow)
+        assert ended.returncode == 1
+        [annotation] = commands(ended.stdout)
+        assert f",file={flow}::" in annotation
+    assert (tmp_path / "summary.md").read_text("utf-8").count("\n## ✗ ") == 1
+
+
 def test_the_reusable_workflow_gives_its_inputs_to_the_action() -> None:
     workflow = load(".github/workflows/flow.yml")
     given = workflow[True]["workflow_call"]["inputs"].keys() - {"plait", "version"}

@@ -95,6 +95,19 @@ def test_only_what_a_pattern_names_is_offered(
         assert names(peer) == offered
 
 
+def test_the_list_names_each_pattern_that_fits_nothing(
+    trusted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--expose", "team/*", "--expose", "flwo:*", "--expose", "report"]
+    assert main(["mcp", "list", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"1 tool for MCP clients of {trusted}",
+        "nothing that may run fits 'flwo:*', 'report'",
+    ]
+    assert main(["mcp", "list"]) == 0
+    assert "fits" not in capsys.readouterr().out
+
+
 def test_a_project_chooses_what_is_offered_and_the_option_wins(trusted: Path) -> None:
     (trusted / ".ai/plait.yaml").write_text("mcp_expose: [team/*]\n")
     with Peer(trusted) as peer:
@@ -210,6 +223,20 @@ def test_a_tool_that_fails_says_why(trusted: Path) -> None:
         result = peer.call("core__file__read", path="missing.txt")
         assert result["isError"] is True
         assert "missing.txt" in text(result)
+
+
+def test_a_flow_whose_items_fail_says_which_and_why(trusted: Path) -> None:
+    steps = "[{shell: 'echo no ${item} >&2; [ ${item} = 0 ]'}]"
+    items = ", ".join(map(str, range(15)))
+    (trusted / "some.yaml").write_text(f"map: {{input: [{items}], max_parallel: 1, steps: {steps}}}\n")  # fmt: skip
+    with Peer(trusted) as peer:
+        result = peer.call("flow__some")
+    assert result["isError"] is True
+    first, *failed, rest = text(result).split("\n")
+    assert first.endswith(" of some ended; 14 of 15 items failed")
+    assert failed == [f"- {item}: exit 1, no {item}" for item in range(5, 15)]
+    run = result["structuredContent"]["run"]
+    assert rest == f"- 4 more: plait show {run} --json lists them"
 
 
 def test_a_function_that_acts_as_if_ctrl_c_was_pressed_gets_an_answer(trusted: Path) -> None:

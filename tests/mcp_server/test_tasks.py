@@ -178,6 +178,39 @@ def test_a_flow_that_fails_is_a_completed_task_with_an_error(trusted: Path) -> N
         assert peer.ask("tasks/get", {"taskId": task})["status"] == "failed"
 
 
+# ── two servers ──────────────────────────────────────────────────────────
+
+CONTINUED = [
+    ("tools/call",   {"name": "plait_run_wait"}),
+    ("tools/call",   {"name": "plait_run_resume"}),
+    ("tasks/result", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "params"), CONTINUED)
+def test_two_servers_that_continue_one_run_both_answer_with_its_end(
+    trusted: Path, method: str, params: dict[str, Any]
+) -> None:
+    id = left_run(trusted, "flow__ledger", "c")
+    (trusted / "go").touch()
+    with Peer(trusted) as one, Peer(trusted) as other:
+        asked = {**params, "arguments": {"run": id}, "taskId": id}
+        waiting = [(peer, peer.begin(method, asked)) for peer in (one, other)]
+        ends = [peer.answer(number)["result"]["structuredContent"] for peer, number in waiting]
+    assert [end["status"] for end in ends] == ["done", "done"]
+    assert [ledger(trusted).count(item) for item in "abcd"] == [1, 1, 2, 1]
+
+
+def test_a_task_that_another_server_continues_just_now_is_working(trusted: Path) -> None:
+    id = left_run(trusted, "flow__ledger", "c")
+    with Peer(trusted) as one, Peer(trusted) as other:
+        waiting = [(peer, peer.begin("tasks/get", {"taskId": id})) for peer in (one, other)]
+        tasks = [peer.answer(number)["result"] for peer, number in waiting]
+        assert [task["status"] for task in tasks] == ["working", "working"]
+        (trusted / "go").touch()
+        assert {poll(peer, id)["status"] for peer in (one, other)} == {"completed"}
+
+
 # ── what a run asks ──────────────────────────────────────────────────────
 
 

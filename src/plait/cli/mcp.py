@@ -13,7 +13,7 @@ import sys
 
 from plait.cli.arguments import require_choice
 from plait.cli.project import add_project, require_folder
-from plait.cli.serving import add_serving
+from plait.cli.serving import add_serving, first_serving_option
 from plait.core.errors import InputError
 from plait.core.hints import TYPE_CHECKING, Final
 
@@ -87,6 +87,10 @@ def run(options: argparse.Namespace) -> int:
         what = f"plait mcp {action} takes no --http"
         fix = "plait mcp --http ADDRESS prints what its clients need"
         raise InputError(what, fix=fix, code="arguments")
+    if options.http is None and (given := first_serving_option(options)) is not None:
+        fix = f"plait mcp --http PORT {given} …"
+        raise InputError(f"{given} needs --http", fix=fix, code="arguments")
+    within = _answer_within(options)
     if action == "config":
         client = require_choice("client", options.client or "claude", tuple(CLIENTS))
         _show_config(client, catalog.project, options)
@@ -94,23 +98,27 @@ def run(options: argparse.Namespace) -> int:
     if action == "list":
         _list(catalog, as_json=options.json)
         return 0
-    return _serve(catalog, options)
+    return _serve(catalog, options, within)
+
+
+def _answer_within(options: argparse.Namespace) -> float | None:
+    if options.answer_within is None:
+        return None
+    from plait.cli.arguments import seconds
+
+    return seconds(options.answer_within, "--answer-within")
 
 
 class _Leave(Exception):
-    """A signal asks the server to end."""
+    """Raised when a signal asks the server to end."""
 
 
-def _serve(catalog: Catalog, options: argparse.Namespace) -> int:
+def _serve(catalog: Catalog, options: argparse.Namespace, within: float | None) -> int:
     from plait.cli.crash_report import report
     from plait.mcp.server import ANSWER_WITHIN, Server
 
-    within = ANSWER_WITHIN
-    if options.answer_within is not None:
-        from plait.cli.arguments import seconds
-
-        within = seconds(options.answer_within, "--answer-within") or within
-    catalog.patterns()  # a wrong setting is an error before anybody connects
+    within = within or ANSWER_WITHIN
+    catalog.patterns()  # report a wrong setting before a client connects
     if options.http is not None:
         _serve_http(catalog, options, within)
         return 0
@@ -171,7 +179,7 @@ def _serve_http(catalog: Catalog, options: argparse.Namespace, within: float) ->
 
 
 def _show_config(client: str, project: str, options: argparse.Namespace) -> None:
-    """Print the entry alone, so that it can be written into a file."""
+    """Print only the entry, so that it can be written to a file."""
     import json
     import shutil
 
@@ -185,7 +193,7 @@ def _show_config(client: str, project: str, options: argparse.Namespace) -> None
         args += ["--answer-within", options.answer_within]
     file, key = CLIENTS[client]
     if client == "codex":
-        # A string of JSON is a string of TOML, too, but for DEL.
+        # A JSON string is also a TOML string, except for DEL.
         print(f"[{key}.plait]")
         for name, value in (("command", command[0]), ("args", args)):
             written = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -213,6 +221,8 @@ def _list(catalog: Catalog, *, as_json: bool) -> None:
     from plait.app.toolbox import toolbox
 
     print(f"{pluralize(len(entries), 'tool')} for MCP clients of {cut(catalog.project, None)}")
+    if unused := catalog.unused_patterns(entries):
+        print("nothing that may run fits " + cut(", ".join(map(repr, unused)), None))
     if not toolbox(catalog.project).trust.project_trusted:
         from plait.tools.trust.decisions import project_files
 

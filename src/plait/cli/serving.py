@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_serving(parser: Parser) -> None:
-    """Everything but the address."""
+    """Add all options except the address."""
     parser.add_argument(
         "--name", metavar="HOST", action="append", help="a name by which clients reach the server"
     )
@@ -34,8 +34,15 @@ def add_serving(parser: Parser) -> None:
     )
 
 
+def first_serving_option(options: argparse.Namespace) -> str | None:
+    """Return an option of `add_serving` that was given; None if there is none."""
+    names = ("name", "tls_cert", "tls_key", "password_file", "insecure")
+    given = (f"--{name.replace('_', '-')}" for name in names if getattr(options, name))
+    return next(given, None)
+
+
 def read_serving(options: argparse.Namespace, host: str, port: int) -> Listen:
-    """Where to listen; InputError names everything that is missing for that."""
+    """Return where to listen; InputError names everything that is missing."""
     from plait.httpd.listen import make_listen
 
     return make_listen(

@@ -186,8 +186,8 @@ class Calls:
     ) -> RunJob | None:
         """Resume a run; what it asks is asked first.
 
-        None: nobody answers, so it stays as it is.  `asked`: the client itself asks to resume it,
-        and gets an error that names what is missing.
+        None: nobody answers, so it stays as it is; or another process works on it by now.
+        `asked`: the client itself asks to resume it, and gets an error that names what is missing.
         """
         unknown = [one for one in state.questions if one not in (*words.repeat, *words.done)]
         if unknown and answers is not None:
@@ -201,11 +201,11 @@ class Calls:
         elif unknown and not asked:
             return None
         try:
-            return self._runs.resume(state.run, words)
+            return self._resume(state, words)
         except TrustError as error:
             if not may_trust(self._catalog.project, error, answers):
                 raise
-            return self._runs.resume(state.run, words)
+            return self._resume(state, words)
         except InputError as error:
             if error.code == "secret-input":
                 fix = "call plait_run_resume with them in 'inputs'"
@@ -216,7 +216,16 @@ class Calls:
             given = answers.ask([question])
             if not given or given[question.key] is not True:
                 raise
-        return self._runs.resume(state.run, replace(words, accept_changes=True))
+        return self._resume(state, replace(words, accept_changes=True))
+
+    def _resume(self, state: RunState, words: ResumeWords) -> RunJob | None:
+        """None: another process, such as the server of another client, has just resumed it."""
+        try:
+            return self._runs.resume(state.run, words)
+        except InputError as error:
+            if error.code != "run-locked" or self._runs.state(state.run).status == "interrupted":
+                raise
+            return None
 
     def _perform(self, call: Call) -> dict[str, Json]:
         if call.name in RUN_TOOLS:

@@ -134,6 +134,14 @@ class Catalog:
             return self._patterns
         return read_patterns(self.project) or EVERYTHING
 
+    def unused_patterns(self, entries: Iterable[Exposed]) -> list[str]:
+        """Those that somebody chose and that name none of the entries."""
+        patterns = self.patterns()
+        if patterns is EVERYTHING:
+            return []
+        ids = [one.id for one in entries]
+        return [one for one in patterns if not any(matches_any([one], id) for id in ids)]
+
     def _find(self) -> Iterator[Exposed]:
         tools, patterns = toolbox(self.project), self.patterns()
         for offer, header in trusted_offers(tools, patterns):

@@ -15,7 +15,7 @@ from functools import partial
 from threading import Condition, Lock, Thread
 
 from plait.app.result import RunObservers
-from plait.core.errors import InputError, PlaitError
+from plait.core.errors import InputError, PlaitError, shorten
 from plait.core.hints import TYPE_CHECKING, Final, Protocol
 from plait.core.records import dataclass
 from plait.core.values import Json, text
@@ -32,6 +32,10 @@ CANCELLED: Final = "cancelled"
 """Why a run stopped that a client has cancelled; it is resumed only if a client asks for it."""
 SERVER_LEFT: Final = "plait mcp ended"
 """Why a run stopped that was running when the server ended; waiting for it resumes it."""
+MOST_FAILURES: Final = 10
+"""Failed items that an answer names."""
+MOST_TITLE: Final = 200
+"""Characters of the title of a failed item."""
 _LOOK_SECONDS: Final = 0.2
 """Between two looks at a run of another process."""
 _CANCEL_SECONDS: Final = 60.0
@@ -179,9 +183,13 @@ class RunState:
                 yield f'call plait_run_wait with {{"run": "{self.run}"}} to wait for its end'
                 return
             case "done":
-                if self.counts.get("failed"):
-                    yield f"{named} ended; {self.counts['failed']} of {self.counts.get('total')} items failed"
-                yield text(self.output) if self.output is not None else f"{named} is done"
+                if failed := self.counts.get("failed"):
+                    yield f"{named} ended; {failed} of {self.counts.get('total')} items failed"
+                    yield from self._failures()
+                if self.output is not None:
+                    yield text(self.output)
+                elif not failed:
+                    yield f"{named} is done"
                 return
             case "failed":
                 yield f"{named} failed: {self.failure.message if self.failure else 'no reason is known'}"
@@ -190,6 +198,15 @@ class RunState:
         for path in self.questions:
             yield f"it is not known whether step '{path}' was done: name it in 'repeat' or in 'done'"
         yield f'call plait_run_resume with {{"run": "{self.run}"}} to continue it'
+
+    def _failures(self) -> Iterator[str]:
+        failures = self.progress.failures
+        shown = list(failures.last)[-MOST_FAILURES:]
+        for one in shown:
+            title = shorten(" ".join(one.title.split()), MOST_TITLE)
+            yield f"- {title}: {one.cause}" + (f", {one.line}" if one.line else "")
+        if more := failures.count - len(shown):
+            yield f"- {more} more: plait show {self.run} --json lists them"
 
 
 def count_ends(progress: Progress) -> tuple[int, int]:
