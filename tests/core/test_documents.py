@@ -254,13 +254,13 @@ def test_both_parsers_give_the_same_nodes_at_the_same_places(text: str) -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_of_any_text_a_node_or_our_error_comes_out(seed: int) -> None:
+def test_any_text_gives_a_node_or_our_error(seed: int) -> None:
     assert sum(yaml_fuzz.run(3, seed).values()) == 9
 
 
 @settings(deadline=None)
 @given(text=st.text("ab:-?[]{},'\"|>&*!%#@\\ \n\t\r01.<~"))
-def test_of_random_text_a_node_or_our_error_comes_out(text: str) -> None:
+def test_random_text_gives_a_node_or_our_error(text: str) -> None:
     for pure in (False, True):
         assert yaml_fuzz.outcome(text, pure=pure).startswith("yaml ")
     assert yaml_fuzz.json_outcome(text).startswith("json ")
@@ -909,7 +909,7 @@ def test_later_layers_win_and_only_maps_are_merged(texts: tuple[str, ...], value
     assert json.dumps(layers(*texts).data()) == json.dumps(value)
 
 
-def test_each_leaf_remembers_the_layer_it_came_from() -> None:
+def test_each_leaf_knows_the_layer_it_came_from() -> None:
     merged = layers("a: 1\nb:\n  c: 2\n  d: [3, {}]\n", "b:\n  c: 4\n", "e.f: 5\n")
     assert {path: str(span) for path, span in origins(merged).items()} == {
         "a": "1.yaml:1:4",

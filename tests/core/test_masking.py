@@ -84,10 +84,10 @@ def test_a_secret_is_hidden_in_every_usual_form(form: str) -> None:
     assert "***" in hidden
     assert hidden.startswith("before ")
     assert hidden.endswith(" after")
-    assert not tells(hidden, SECRET)
+    assert not visible_forms(hidden, SECRET)
 
 
-def tells(text: str, secret: str) -> list[str]:
+def visible_forms(text: str, secret: str) -> list[str]:
     """The forms in which a text holds a secret."""
     found = [form for form, write in FORMS.items() if write(secret) in text]
     return found + [f"base64 at {at}" for at in range(3) if core(data(secret), at) in text]
@@ -122,7 +122,7 @@ def test_no_declared_secret_is_left_in_any_form(
         for at, (before, form) in enumerate(pieces)
     )
     hidden = Masker(declared).mask(text)
-    assert [found for secret in declared for found in tells(hidden, secret)] == []
+    assert [found for secret in declared for found in visible_forms(hidden, secret)] == []
 
 
 def test_masking_one_secret_does_not_put_another_together() -> None:

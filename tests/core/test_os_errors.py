@@ -27,7 +27,7 @@ from plait.engine.backend import WorkItem
 from plait.engine.outcome import Succeeded
 from runs.stories import Place
 from runs.test_guardian_lost import FLOW as FLOW_OF_ITEMS
-from runs.test_guardian_lost import WORLDS, place, prepare_step
+from runs.test_guardian_lost import STEPS_IN_PROGRESS, place, prepare_step
 from share import WHOLE
 
 
@@ -173,7 +173,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @cache
-def as_nobody_else() -> tuple[int, list[str]]:
+def as_unused_user() -> tuple[int, list[str]]:
     """A user of whom no other process is, since all of them count, and what starts a program as that one.
 
     It may read what we may: the interpreter may be in our home.
@@ -200,7 +200,7 @@ def who_is_bound(limit: str, project: Path) -> list[str]:
     """What stands before a command that is to feel a limit; its files are its own."""
     if limit != "RLIMIT_NPROC" or os.getuid() != 0:
         return []
-    uid, before = as_nobody_else()
+    uid, before = as_unused_user()
     for path in (project.parent, *project.parent.rglob("*")):
         os.chown(path, uid, uid)
     return before
@@ -232,12 +232,12 @@ def test_plait_below_a_limit_works_or_says_which_and_is_resumed_without_it(
         return main([*command]), capsys.readouterr().err
 
     ended = started("-c", LIMITED, limit, str(most), "run", "flow.yaml", "--json")
-    said = ended.stdout + ended.stderr
-    assert "bug" not in said
-    assert "Traceback" not in said
+    output = ended.stdout + ended.stderr
+    assert "bug" not in output
+    assert "Traceback" not in output
     if ended.returncode != 0:
-        assert ended.returncode == 1, said
-        assert any(one in said for one in ([says] if says else MEMORY)), said
+        assert ended.returncode == 1, output
+        assert any(one in output for one in ([says] if says else MEMORY)), output
     ends = [one for one in map(json.loads, ended.stdout.splitlines()) if is_end_of_item(one)]
     assert [one for one in ends if one["status"] != "done"] == []
     recorded = [one["path"][-1] for one in ends]
@@ -282,7 +282,7 @@ def test_a_run_that_meets_a_limit_fails_no_item_and_is_resumed(
     assert (project / "result").read_text() == "123456"
 
 
-# ── whoever starts a process ─────────────────────────────────────────────
+# ── starts of processes ──────────────────────────────────────────────────
 
 
 def start_in_vain(*_: object, **__: object) -> guardian_client.Job:
@@ -296,14 +296,17 @@ def pipe_in_vain(*_: object) -> tuple[int, int]:
 SHELL_TOOL = "{tool: core/shell, params: {command: 'sh work.sh STOP ${item}'}}"
 IN_VAIN = [
     # step                                   what is replaced
-    *[(step, guardian_client, "start", start_in_vain) for step in (*WORLDS.values(), SHELL_TOOL)],
-    (WORLDS["a server"], os, "pipe2", pipe_in_vain),
-    (WORLDS["a server that a model calls"], os, "pipe2", pipe_in_vain),
+    *[
+        (step, guardian_client, "start", start_in_vain)
+        for step in (*STEPS_IN_PROGRESS.values(), SHELL_TOOL)
+    ],
+    (STEPS_IN_PROGRESS["a server"], os, "pipe2", pipe_in_vain),
+    (STEPS_IN_PROGRESS["a server that a model calls"], os, "pipe2", pipe_in_vain),
 ]
 
 
 @pytest.mark.parametrize(("step", "owner", "name", "replacement"), IN_VAIN)
-def test_whoever_finds_no_room_for_a_process_has_not_failed_and_does_it_when_there_is_some(
+def test_a_step_without_room_for_a_process_waits_and_does_not_fail(
     step: str,
     owner: object,
     name: str,
@@ -312,7 +315,7 @@ def test_whoever_finds_no_room_for_a_process_has_not_failed_and_does_it_when_the
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    place.write("struck", "")  # nobody is held
+    place.write("struck", "")  # no process is blocked
     flow = FLOW_OF_ITEMS.format(step)
     prepare_step(place, step, "STOP")
     with monkeypatch.context() as short:
@@ -326,7 +329,7 @@ def test_whoever_finds_no_room_for_a_process_has_not_failed_and_does_it_when_the
 
 
 @pytest.mark.parametrize("room", [0, 1, 3])
-def test_fewer_threads_than_asked_for_do_all_items_and_it_is_said(
+def test_fewer_threads_than_asked_for_do_all_items_and_a_note_says_so(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really: Callable[[threading.Thread], None] = threading.Thread.start

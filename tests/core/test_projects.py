@@ -91,8 +91,8 @@ def test_an_earlier_run_above_changes_nothing_and_its_runs_are_found_where_it_ra
     )
     for command in (["resume"], ["show"], ["logs", "last"], ["retry", "--failed"]):
         assert main(command) == 2
-        said = capsys.readouterr().err
-        assert said == f"there is no run in {top}/sub\nfix: {top} has runs: --project {top}\n"
+        stderr = capsys.readouterr().err
+        assert stderr == f"there is no run in {top}/sub\nfix: {top} has runs: --project {top}\n"
     assert main(["resume", "--project", str(top)]) == 0
     assert main(["run", "flow.yaml"]) == 0
     assert (top / "sub/where").read_text() == f"{top}/sub\n"

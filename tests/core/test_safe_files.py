@@ -1,4 +1,4 @@
-"""Opening below a folder: what is found, what is refused, and what nobody can reach."""
+"""Opening below a folder: what is found, what is refused, and what is out of reach."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_file_beyond_the_limit_is_refused(root: Path) -> None:
         read_below(str(root), "tools/big.py")
 
 
-def test_the_limit_holds_for_what_is_read_not_for_what_was_said(root: Path) -> None:
+def test_the_limit_holds_for_what_is_read_not_for_the_announced_size(root: Path) -> None:
     # As if the file had grown after it was looked at.
     with (root / "tools" / "big.py").open("wb") as file:
         file.truncate(beneath.MAX_FILE + 1)
@@ -241,7 +241,7 @@ STEPS = [
 
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=7))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_both_ways_of_following_links_come_to_the_same(linked: Path, steps: list[str]) -> None:
+def test_both_ways_of_following_links_have_the_same_result(linked: Path, steps: list[str]) -> None:
     place = "/".join(steps)
     by_kernel = found(linked, place or ".", beneath.open_with_openat2)
     assert by_kernel == found(linked, place or ".", beneath.open_by_walking)
@@ -259,6 +259,6 @@ def test_following_links_leaves_no_descriptor(linked: Path) -> None:
 @pytest.mark.parametrize("what", ["folder", "file"])
 @pytest.mark.parametrize("way", ["openat2", "walk", "openat2 with links", "walk with links"])
 def test_a_race_with_links_brings_no_byte_from_outside(tmp_path: Path, what: str, way: str) -> None:
-    tally = path_attack.attack(tmp_path, what, way, 200)
-    assert tally["outside"] == 0
-    assert tally["inside"] + tally["nothing"] + tally["refused"] == 200
+    counts = path_attack.attack(tmp_path, what, way, 200)
+    assert counts["outside"] == 0
+    assert counts["inside"] + counts["nothing"] + counts["refused"] == 200

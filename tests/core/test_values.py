@@ -102,6 +102,13 @@ def test_levels_of_lists_and_maps_are_counted_without_recursion() -> None:
         assert is_deeper(value, levels - 1) is bool(levels)
 
 
+def test_data_that_contains_itself_several_times_is_too_deep() -> None:
+    """And is not unrolled: each level would be twice as long as the one before."""
+    value: list[object] = []
+    value += [value, (value,)]
+    assert is_deeper(value, 100)
+
+
 @pytest.mark.parametrize(("open_", "close"), [("[", "]"), ('{"a":', "}")])
 def test_json_that_is_nested_too_deeply_is_refused_where_it_comes_in(
     open_: str, close: str
@@ -287,7 +294,7 @@ NO_JSON = [
 
 @pytest.mark.parametrize("written", NO_JSON)
 def test_json_that_only_python_can_read_is_refused(written: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whoever asked says it in words of their own
+    with pytest.raises(ValueError):  # noqa: PT011 - the caller writes the message
         json_value(written)
 
 

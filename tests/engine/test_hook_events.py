@@ -1,4 +1,4 @@
-"""What each place that fires an event tells: the names and shapes that the table of events promises."""
+"""Each place that fires an event gives it the names and shapes of the table of events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ nodes:
 AROUND = {"item": "/item:", "state": "/nodes/"}
 """Names of what is around an event, and of which paths they are known."""
 OF_A_LIMIT = frozenset({"step", "graph", "steps", "turn"})
-"""Each is told by those who have one."""
+"""Each name is given by the events that have it."""
 SHAPES: dict[str, type | tuple[type, ...]] = {
     "event": str, "path": str, "run": dict, "inputs": dict, "limits": dict, "used": dict, "cost": dict,
     "directive": (str, type(None)), "model": (str, type(None)), "step": dict, "graph": str, "start": str,
@@ -87,7 +87,7 @@ def reported_by(place: Place, text: str) -> Reported:
     return reported
 
 
-def test_every_event_tells_the_names_and_shapes_that_its_table_promises(place: Place) -> None:
+def test_every_event_has_the_names_and_shapes_of_its_table(place: Place) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
     reported = reported_by(place, WORKFLOW)
     reported.names += reported_by(place, "steps: [{shell: echo one}]").names  # this one ends well
@@ -125,7 +125,7 @@ def test_what_happens_inside_a_graph_is_reported_with_its_state_and_the_item(pla
         ]
 
 
-def test_what_agents_tell_says_which_question_which_tool_and_with_what(place: Place) -> None:
+def test_events_of_agents_name_the_turn_the_tool_and_its_parameters(place: Place) -> None:
     script(place, ("go", use("demo__echo", n=1)), (None, "done"))
     reported = reported_by(place, "steps: [{prompt: {prompt: go, tools: [demo/echo]}}]")
     assert [names["turn"] for names in reported.of("turn_started")] == [1, 2]

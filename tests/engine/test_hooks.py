@@ -127,7 +127,7 @@ BEFORE = [
 
 @pytest.mark.parametrize(("verb", "outcome"), BEFORE)
 @pytest.mark.parametrize(("kind", "event"), [("shell", "step_started"), ("item", "item_started")])
-def test_a_verdict_before_a_step_decides_whether_it_is_done(
+def test_a_hook_decision_before_a_step_decides_whether_it_is_done(
     verb: str, outcome: Outcome, kind: str, event: str
 ) -> None:
     step = Fake([1], kind=kind)
@@ -144,12 +144,14 @@ AFTER_FAILURE = [
 
 
 @pytest.mark.parametrize(("verb", "outcome"), AFTER_FAILURE)
-def test_a_verdict_on_a_failure_decides_what_it_comes_to(verb: str, outcome: Outcome) -> None:
+def test_a_hook_decision_on_a_failure_decides_its_outcome(verb: str, outcome: Outcome) -> None:
     assert done(Fake([BROKEN]), new_run([saying(verb, "step_failed")])) == outcome
 
 
 @pytest.mark.parametrize(("most", "attempts"), [(None, 4), (0, 1), (1, 2), (7, 8)])
-def test_a_retry_is_heard_as_often_as_the_hook_allows(most: int | None, attempts: int) -> None:
+def test_a_retry_decision_counts_as_often_as_the_hook_allows(
+    most: int | None, attempts: int
+) -> None:
     bound: dict[str, Any] = {} if most is None else {"max_retries": most}
     step, run = Fake([BROKEN]), new_run([saying("retry", "step_failed", **bound)])
     assert isinstance(done(step, run), Failed)
@@ -180,7 +182,7 @@ def test_a_step_that_is_mended_by_a_retry_is_done() -> None:
     )
 
 
-def test_a_failure_for_which_retries_were_in_vain_does_not_retry_what_it_is_inside_of() -> None:
+def test_a_failure_after_all_retries_does_not_retry_the_step_around_it() -> None:
     broken = Fake([BROKEN], name="inner")
 
     def nested(ctx: StepContext) -> Json:
@@ -224,7 +226,7 @@ PROJECT: dict[str, Any] = {"layer": 3, "space": "project"}
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_the_first_verdict_in_the_order_of_the_layers_counts_however_they_were_given(
+def test_the_first_decision_in_the_order_of_the_layers_counts_whatever_order_they_came_in(
     order: tuple[int, ...],
 ) -> None:
     hooks = [
@@ -247,7 +249,7 @@ def test_an_abort_anywhere_wins() -> None:
         done(Fake([1]), new_run(hooks))
 
 
-def test_d43_a_project_hook_that_is_alone_with_a_later_one_is_heard() -> None:
+def test_d43_a_project_hook_that_is_alone_with_a_later_one_fires() -> None:
     hooks = [
         saying("skip", "step_started", "project", **PROJECT),
         saying("continue", "step_started", "later", layer=4, space="project"),
@@ -255,7 +257,7 @@ def test_d43_a_project_hook_that_is_alone_with_a_later_one_is_heard() -> None:
     assert done(Fake([1]), new_run(hooks)) == Skipped("the hook 'project' says skip")
 
 
-def test_every_hook_of_an_event_is_asked_whatever_the_first_has_said() -> None:
+def test_every_hook_of_an_event_is_asked_whatever_the_first_has_decided() -> None:
     tools = Tools(one={"verb": "skip"}, two=None, three={"action": "fail"})
     hooks = [calling(name, "step_started") for name in ("one", "two", "three")]
     assert done(Fake([1]), new_run(hooks, tools)) == Skipped("the hook 'one' says skip")
@@ -269,29 +271,29 @@ def test_hooks_of_two_layers_with_one_id_have_paths_of_their_own() -> None:
     assert [path for path, _, _ in tools.calls] == ["a/hook:x", "a/hook:project.x"]
 
 
-VERDICTS = st.lists(
+DECISIONS = st.lists(
     st.tuples(st.sampled_from(VERBS), st.booleans()), max_size=6
 )  # verb, and whether it is of a broken gate
 
 
-@given(said=VERDICTS)
-def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_the_first(
-    said: list[tuple[Any, bool]],
+@given(decisions=DECISIONS)
+def test_among_many_decisions_an_abort_comes_first_then_a_failed_gate_then_the_first_one(
+    decisions: list[tuple[Any, bool]],
 ) -> None:
     event = "step_failed"
     tools = Tools(broken=StepError(Failure("no")), **{verb: {"verb": verb} for verb in VERBS})
     hooks = [
         calling(f"h{at}", event, "broken" if blocks else verb, gate=True)
-        for at, (verb, blocks) in enumerate(said)
+        for at, (verb, blocks) in enumerate(decisions)
     ]
     run = new_run(hooks, tools)
     assert run.hooks is not None
-    verdict = run.hooks.fire(event, StepContext(run, "a", Scope()), {})
+    decision = run.hooks.fire(event, StepContext(run, "a", Scope()), {})
     run.events.close()
-    aborts = [at for at, (verb, blocks) in enumerate(said) if verb == "abort" and not blocks]
-    blocked = [at for at, (_, blocks) in enumerate(said) if blocks]
-    expected = next(iter([*aborts, *blocked, *range(len(said))]), None)
-    assert (None if verdict is None else verdict.by) == (
+    aborts = [at for at, (verb, blocks) in enumerate(decisions) if verb == "abort" and not blocks]
+    blocked = [at for at, (_, blocks) in enumerate(decisions) if blocks]
+    expected = next(iter([*aborts, *blocked, *range(len(decisions))]), None)
+    assert (None if decision is None else decision.by) == (
         None if expected is None else f"h{expected}"
     )
 
@@ -299,7 +301,7 @@ def test_of_many_verdicts_an_abort_counts_then_a_gate_that_cannot_answer_then_th
 # ── hooks that fail ──────────────────────────────────────────────────────
 
 
-def test_a_hook_that_only_observes_and_fails_is_left_away_with_one_note() -> None:
+def test_a_hook_that_only_observes_and_fails_is_skipped_with_one_note() -> None:
     tools = Tools(tell=StepError(Failure("no line")))
     run = new_run([calling("tell", "step_finished")], tools)
     assert [done(Fake([at], name=f"s{at}"), run) for at in range(3)] == [
@@ -356,17 +358,17 @@ MISUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("event", "said", "why"), MISUSED)
-def test_a_verdict_that_means_nothing_is_reported_and_not_ignored(
-    event: str, said: Json, why: str
+@pytest.mark.parametrize(("event", "value", "why"), MISUSED)
+def test_a_decision_that_means_nothing_is_reported_and_not_ignored(
+    event: str, value: Json, why: str
 ) -> None:
-    run = new_run([calling("odd", event)], Tools(odd=said))
+    run = new_run([calling("odd", event)], Tools(odd=value))
     assert run.hooks is not None
     assert run.hooks.fire(event, StepContext(run, "a", Scope()), {}) is None
     assert notes(run) == [f"the hook 'odd' failed and is left out from now on: {why}"]
 
 
-NO_VERDICT: list[Json] = [
+NO_DECISION: list[Json] = [
     None,
     {},
     [],
@@ -379,8 +381,8 @@ NO_VERDICT: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("output", NO_VERDICT)
-def test_a_result_that_decides_nothing_is_no_verdict(output: Json) -> None:
+@pytest.mark.parametrize("output", NO_DECISION)
+def test_a_result_that_decides_nothing_is_no_decision(output: Json) -> None:
     assert find_decision(output) == {}
 
 
@@ -497,7 +499,7 @@ def test_what_happens_inside_a_hook_causes_nothing() -> None:
     assert run.hooks.active == set()
 
 
-def test_parts_of_a_step_that_nobody_wrote_cause_nothing() -> None:
+def test_implicit_parts_of_a_step_fire_no_hooks() -> None:
     tools = Tools()
     hooks = [calling("t", "step_started")]
     for kind in ("phase", "map", "items", "attempt", "handler", "block", "check", "graph"):
@@ -506,7 +508,9 @@ def test_parts_of_a_step_that_nobody_wrote_cause_nothing() -> None:
     assert tools.calls == []
 
 
-def test_a_hook_with_several_actions_performs_each_as_a_step_and_the_first_verdict_counts() -> None:
+def test_a_hook_with_several_actions_performs_each_as_a_step_and_the_first_decision_counts() -> (
+    None
+):
     tools = Tools(one=None, two={"verb": "skip"}, three={"verb": "fail"})
     hook = Hook("all", "step_started", tuple(HookCall(name) for name in ("one", "two", "three")))
     run = new_run([hook], tools)
@@ -514,10 +518,10 @@ def test_a_hook_with_several_actions_performs_each_as_a_step_and_the_first_verdi
     assert [path for path, _, _ in tools.calls] == ["a/hook:all/1", "a/hook:all/2", "a/hook:all/3"]
 
 
-# ── later lives ──────────────────────────────────────────────────────────
+# ── later run attempts ───────────────────────────────────────────────────
 
 
-def test_a_remembered_step_fires_no_hooks() -> None:
+def test_a_replayed_step_fires_no_hooks() -> None:
     tools, journal = Tools(), MemoryJournal()
     hooks = [calling("before", "step_started"), calling("behind", "step_finished")]
     done(Fake([1]), new_run(hooks, tools, journal))
@@ -525,9 +529,9 @@ def test_a_remembered_step_fires_no_hooks() -> None:
     assert tools.names == ["before", "behind"]
 
 
-@pytest.mark.parametrize("said", [{"verb": "skip"}, {"verb": "continue"}, None])
-def test_a_run_that_died_between_a_verdict_and_its_step_decides_as_before(said: Json) -> None:
-    journal, tools = MemoryJournal(), Tools(t=said)
+@pytest.mark.parametrize("value", [{"verb": "skip"}, {"verb": "continue"}, None])
+def test_a_run_that_died_between_a_decision_and_its_step_decides_as_before(value: Json) -> None:
+    journal, tools = MemoryJournal(), Tools(t=value)
     hooks = [calling("t", "step_started", condition="${item} == 1")]
     dying = Fake([KeyboardInterrupt()])
     try:
@@ -543,7 +547,7 @@ def test_a_run_that_died_between_a_verdict_and_its_step_decides_as_before(said: 
 
 
 @pytest.mark.parametrize("verb", ["fail", "abort"])
-def test_a_no_is_asked_for_again_by_whoever_resumes(verb: str) -> None:
+def test_a_refusal_is_asked_for_again_by_a_resumed_run(verb: str) -> None:
     journal, tools = MemoryJournal(), Tools(t={"verb": verb})
     hooks = [calling("t", "step_started")]
     try:
@@ -563,7 +567,7 @@ def test_a_step_that_fails_in_another_run_attempt_is_reported_again() -> None:
     assert tools.names == ["t", "t"]
 
 
-def test_a_hook_that_was_edited_is_asked_anew_and_keeps_nobody_from_resuming() -> None:
+def test_an_edited_hook_is_asked_again_and_does_not_block_a_resume() -> None:
     journal, tools = MemoryJournal(), Tools()
     with pytest.raises(KeyboardInterrupt):
         done(Fake([KeyboardInterrupt()]), new_run([calling("t", "step_started")], tools, journal))
@@ -612,8 +616,8 @@ class _Cut:
 def _run_attempt(
     answers: list[Any], hooks: list[Hook], most: int, cut: _Cut, journal: MemoryJournal
 ) -> Outcome:
-    said = {"before": None, "again": {"verb": "retry", "max_retries": most}, "behind": None}
-    run = new_run(hooks, Tools(**{name: cut.before(one) for name, one in said.items()}), journal)
+    values = {"before": None, "again": {"verb": "retry", "max_retries": most}, "behind": None}
+    run = new_run(hooks, Tools(**{name: cut.before(one) for name, one in values.items()}), journal)
     try:
         return done(Fake([cut.before(answer) for answer in answers]), run)
     finally:
@@ -678,6 +682,6 @@ def test_the_steps_of_hooks_count_against_no_limit() -> None:
     ]
 
 
-def test_a_verdict_tells_who_says_what() -> None:
+def test_a_decision_names_its_hook_and_reason() -> None:
     assert HookDecision("skip", "", "x").message == "the hook 'x' says skip"
     assert HookDecision("skip", "late", "x").message == "the hook 'x' says skip: late"

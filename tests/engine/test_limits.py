@@ -1,4 +1,4 @@
-"""Limits: nothing is exceeded, whoever is inside spends the outer's, and earlier lives count."""
+"""Limits: none is exceeded, inner usage counts for outer limits, and earlier run attempts count."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LIMITS = st.builds(Limits, turns=SOME, tokens=SOME, spend=SOME, steps=SOME)
     limits=st.lists(LIMITS, min_size=1, max_size=4),
     spends=st.lists(st.tuples(st.integers(0, 3), AMOUNTS)),
 )
-def test_whoever_is_inside_spends_the_outers_as_well(
+def test_usage_of_an_inner_budget_counts_for_the_outer_one(
     limits: list[Limits], spends: list[tuple[int, dict[str, int]]]
 ) -> None:
     budgets = chain(*limits)
@@ -78,7 +78,8 @@ def test_what_is_left_is_the_least_of_all_around_and_reached_when_nothing_is(
             if getattr(one.limits, name) is not None
         ]
         assert innermost.available(name) == min(rests, default=None)
-        assert (innermost.limit_code(name) == name) == (0 in rests)
+        found = innermost.reach(name)
+        assert (found is not None and found.code == name) == (0 in rests)
 
 
 @given(amounts=st.lists(st.lists(st.integers(0, 9), max_size=20), min_size=2, max_size=6))
@@ -118,7 +119,7 @@ def test_no_two_threads_take_the_last_of_a_limit() -> None:
     assert (outer.usage()["steps"], refused) == (50, ["steps"] * 110)
 
 
-def test_whose_limit_it_is_is_said_and_what_counts_against_it() -> None:
+def test_the_message_of_a_limit_names_its_owner_and_what_counts_against_it() -> None:
     outer, inner = chain(Limits(tokens=100), Limits(tokens=60))
     outer.add(tokens=50)
     inner.add(tokens=50)
@@ -145,17 +146,20 @@ DEPTHS = [
 
 
 @pytest.mark.parametrize(("limits", "reached"), DEPTHS)
-def test_a_depth_is_counted_from_whoever_limits_it(limits: list[int | None], reached: bool) -> None:
+def test_a_depth_is_counted_from_the_owner_of_its_limit(
+    limits: list[int | None], reached: bool
+) -> None:
     innermost = chain(*(Limits(depth=depth) for depth in limits))[-1]
-    assert (innermost.limit_code("depth") == "depth") is reached
+    found = innermost.reach("depth")
+    assert (found is not None and found.code == "depth") is reached
 
 
-def test_seconds_count_from_the_beginning_and_with_those_of_earlier_lives() -> None:
+def test_seconds_count_from_the_beginning_and_with_those_of_earlier_run_attempts() -> None:
     clock = Clock()
     budget = Budget(Limits(seconds=10), clock=clock)
     budget.add(seconds=4)
     clock.now += 5
-    assert (budget.usage()["seconds"], budget.available("seconds"), budget.limit_code()) == (
+    assert (budget.usage()["seconds"], budget.available("seconds"), budget.reach()) == (
         9,
         1,
         None,
@@ -174,13 +178,13 @@ def test_the_seconds_of_one_inside_are_not_added_to_those_of_the_other() -> None
 
 
 def test_limits_are_read_from_a_map_and_written_to_one() -> None:
-    said = {"turns": 3, "spend": 0.5, "tokens": None}
-    assert parse_limits(said) == Limits(turns=3, spend=0.5)
-    assert parse_limits(said).record() == {"turns": 3, "spend": 0.5}
+    fields = {"turns": 3, "spend": 0.5, "tokens": None}
+    assert parse_limits(fields) == Limits(turns=3, spend=0.5)
+    assert parse_limits(fields).record() == {"turns": 3, "spend": 0.5}
     assert set(NAMES) == {*COUNTED, "seconds", "depth"}
 
 
-# ── earlier lives ────────────────────────────────────────────────────────
+# ── earlier run attempts ─────────────────────────────────────────────────
 
 
 class Reported:
@@ -208,7 +212,7 @@ def earlier(*ends: tuple[float, StepFinished], **given: int) -> PriorUsage:
     return PriorUsage(journal, **given)
 
 
-def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> None:
+def test_the_usage_of_earlier_run_attempts_is_found_in_total_and_for_each_path() -> None:
     known = earlier(
         end("steps/0", steps=1),
         end("steps/1/run"),
@@ -243,7 +247,7 @@ def test_what_earlier_lives_used_up_is_found_for_all_and_for_each_place() -> Non
     assert [path for path in paths if known.has_step(path)] == ["steps/1", "steps/2/turn:1.call:1"]
 
 
-def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_this_run_attempt_left_out() -> (
+def test_the_usage_at_one_path_in_earlier_run_attempts_is_added_up_without_that_of_this_one() -> (
     None
 ):
     ends = [end("a", turns=1, spend=0.1), end("a", turns=1, spend=0.2), end("a", turns=1)]
@@ -256,7 +260,7 @@ def test_what_is_used_up_at_one_path_in_several_lives_is_added_up_and_that_of_th
         st.tuples(st.lists(st.sampled_from(["a", "b", "hook:h"]), min_size=1, max_size=4), AMOUNTS)
     )
 )
-def test_places_beside_each_other_add_up_to_what_they_are_inside_of(
+def test_the_usage_of_inner_paths_adds_up_to_that_of_the_outer_path(
     ends: list[tuple[list[str], dict[str, int]]],
 ) -> None:
     known = earlier(*(end("/".join(["top", *path]), **used) for path, used in ends))
@@ -265,7 +269,7 @@ def test_places_beside_each_other_add_up_to_what_they_are_inside_of(
         assert known.inside("top").get(name, 0) == own
 
 
-def test_what_earlier_lives_used_up_counts_where_it_is_counted_and_nowhere_else() -> None:
+def test_the_usage_of_earlier_run_attempts_counts_where_it_is_counted_and_nowhere_else() -> None:
     outer = Budget()
     inner = Budget(within=outer)
     inner.add_earlier(steps=2, tokens=3)
@@ -292,14 +296,14 @@ def test_a_clock_that_jumps_makes_nothing_longer_than_it_was(ends: list[tuple[in
     assert max((took for _, took in ends), default=0) <= found <= sum(took for _, took in ends)
 
 
-def test_a_journal_of_memory_tells_it_as_well() -> None:
+def test_a_journal_in_memory_knows_it_as_well() -> None:
     journal = MemoryJournal()
     journal.append(end("a", steps=1)[1], end("b")[1])
     assert PriorUsage(journal).inside("") == {"steps": 1}
 
 
 @pytest.mark.parametrize(
-    ("code", "most", "said"),
+    ("code", "most", "text"),
     [
         ("steps", 1, "1 step"),
         ("steps", 2, "2 steps"),
@@ -309,9 +313,9 @@ def test_a_journal_of_memory_tells_it_as_well() -> None:
         ("seconds", 1.5, "1.5 seconds"),
     ],
 )
-def test_one_of_something_is_said_as_one(code: str, most: float, said: str) -> None:
+def test_one_of_something_is_written_as_one(code: str, most: float, text: str) -> None:
     assert (
         LimitReached(code, most, most, "the run")
         .failure()
-        .message.startswith(f"the run has reached its limit of {said} (")
+        .message.startswith(f"the run has reached its limit of {text} (")
     )

@@ -242,7 +242,7 @@ def test_the_time_of_a_step_stands_still_for_those_who_are_asked_and_counts_once
 # ── replay ───────────────────────────────────────────────────────────────
 
 KNOWN: list[tuple[str, Sequence[Json | BaseException], Policy, bool]] = [
-    # what                first life         policy                           runs again?
+    # what                first attempt      policy                           runs again?
     ("a value",           [{"n": 1}],        DEFAULT_POLICY,                           False),
     ("nothing to do",     [Skip("no")],      DEFAULT_POLICY,                           False),
     ("a failure",         [NO],              DEFAULT_POLICY,                           True),
@@ -251,7 +251,7 @@ KNOWN: list[tuple[str, Sequence[Json | BaseException], Policy, bool]] = [
 
 
 @pytest.mark.parametrize(("what", "answers", "policy", "again"), KNOWN)
-def test_what_is_recorded_is_remembered(
+def test_what_is_recorded_is_replayed(
     what: str, answers: Sequence[Json | BaseException], policy: Policy, again: bool
 ) -> None:
     journal = MemoryJournal()
@@ -279,7 +279,7 @@ def test_a_step_whose_text_has_changed_is_refused_or_done_again_if_that_is_accep
     ) == Succeeded("new")
 
 
-def test_behind_a_step_that_was_done_anew_nothing_is_remembered() -> None:
+def test_after_a_step_that_was_done_again_nothing_is_replayed() -> None:
     first, second = Acting(), Acting()
     journal = MemoryJournal()
     performed(steps(step("a", first), step("b", second)), new_run(journal=journal))
@@ -629,7 +629,7 @@ def plans(draw: st.DrawFn, name: str, depth: int) -> Plan:
     )
 
 
-def lived(flow: Step, journal: MemoryJournal) -> Outcome:
+def perform_attempt(flow: Step, journal: MemoryJournal) -> Outcome:
     run = new_run(journal=journal)
     try:
         return perform(flow, turn_of(run).child(flow))
@@ -656,18 +656,18 @@ def test_a_run_that_is_cut_anywhere_and_resumed_ends_as_if_it_had_not_been(
 ) -> None:
     whole = MemoryJournal()
     live: list[str] = []
-    expected = _without_times(lived(flow_of(plans, live), whole))
+    expected = _without_times(perform_attempt(flow_of(plans, live), whole))
     cut = Cut(data.draw(st.integers(0, len(events_of(whole)))))
     first: list[str] = []
     with suppress(Killed):
-        lived(flow_of(plans, first), cut)
+        perform_attempt(flow_of(plans, first), cut)
     done = leaves_done(cut)
     second: list[str] = []
-    assert _without_times(lived(flow_of(plans, second), cut.whole())) == expected
+    assert _without_times(perform_attempt(flow_of(plans, second), cut.whole())) == expected
     assert [
         path for path in second if any(path == d or path.startswith(f"{d}/") for d in done)
     ] == []
-    # Nothing is lost, either: what ran in the uncut life ran in one of these.
+    # Nothing is lost, either: what ran in the uninterrupted run ran in one of these.
     assert set(live) == set(first) | set(second)
 
 
@@ -699,10 +699,10 @@ def test_a_finished_run_that_is_resumed_does_nothing() -> None:
     ledger: list[str] = []
     plans = (Plan("s0", captures=True), Plan("s1", loop=(Plan("s0"),), items=3, parallel=True))
     journal = MemoryJournal()
-    before = lived(flow_of(plans, ledger), journal)
+    before = perform_attempt(flow_of(plans, ledger), journal)
     assert Counter(ledger) == Counter(["flow/s0", *(f"flow/s1/each/item:{n}/s0" for n in range(3))])
     ledger.clear()
-    assert lived(flow_of(plans, ledger), journal.reopen()) == before
+    assert perform_attempt(flow_of(plans, ledger), journal.reopen()) == before
     assert ledger == []
 
 
@@ -758,9 +758,9 @@ class Full(MemoryJournal):
 DEAD_LETTER = Policy(keep_failure=True)
 UNHELD = "; so it does not hold that 'a' failed: no room for big1"
 HELD = "; before that 'a' failed: no room for big1"
-TRY_AGAIN = "make room; plait retry r1 --failed tries again what failed"
+TRY_AGAIN = "make room; plait retry r1 --failed retries what failed"
 LAST_FAILURES = [
-    # held     policy        what is said     what to do
+    # held     policy        the message      what to do
     (False,    DEFAULT_POLICY,        UNHELD,          "make room"),
     (False,    DEAD_LETTER,  UNHELD,          "make room"),
     (True,     DEFAULT_POLICY,        HELD,            "make room"),
@@ -768,14 +768,14 @@ LAST_FAILURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("held", "policy", "said", "fix"), LAST_FAILURES)
+@pytest.mark.parametrize(("held", "policy", "text", "fix"), LAST_FAILURES)
 def test_a_failure_at_which_the_journal_could_not_go_on_is_reported(
-    held: bool, policy: Policy, said: str, fix: str
+    held: bool, policy: Policy, text: str, fix: str
 ) -> None:
     failed = step("a", failing("no room for big1\nfix: make room there"))
     with pytest.raises(JournalError) as raised:
         performed(replace(failed, policy=policy), new_run(journal=Full(has_last=held)))
-    reported = f"journal.db: the journal cannot be used: the disk is full{said}\nfix: {fix}"
+    reported = f"journal.db: the journal cannot be used: the disk is full{text}\nfix: {fix}"
     assert str(raised.value) == reported
     with pytest.raises(JournalError, match=r"is full\nfix"):
         performed(step("a", saying("x")), new_run(journal=Full()))

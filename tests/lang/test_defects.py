@@ -467,8 +467,8 @@ def test_d8_d13_d19_d38_every_field_works_in_every_phase(place: Place, phase: st
     place.program("claude", "#!/bin/sh\ncat\n")
     (place.root / "sub").mkdir()
     steps, wanted = [], []
-    for name, (said, lines) in FIELDS.items():
-        steps += [{"shell": f"echo '# {name}' >> ledger"}, *said]
+    for name, (steps_of_field, lines) in FIELDS.items():
+        steps += [{"shell": f"echo '# {name}' >> ledger"}, *steps_of_field]
         wanted += [f"# {name}", *lines]
     ran = place.run(json.dumps(in_phase(phase, steps)))
     assert ledger(place) == wanted, ran.message
@@ -1515,7 +1515,7 @@ reduce: [{write_file: {path: out.json, content: "${map.results}", format: json}}
     assert SECRET not in place.text("out.json")
 
 
-def test_d36_secrets_come_from_where_they_are_said_to_be(
+def test_d36_secrets_come_from_their_declared_source(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", SECRET)
@@ -1537,16 +1537,16 @@ def test_d36_secrets_come_from_where_they_are_said_to_be(
 @pytest.mark.parametrize(
     "form", ["${env:MY_TOKEN}", "${env.MY_TOKEN}", "", {"provider": "vault", "key": "x"}]
 )
-def test_d36_a_secret_said_in_another_way_is_refused_and_not_taken_literally(
+def test_d36_a_secret_declared_in_another_way_is_refused_and_not_taken_literally(
     place: Place, form: Any
 ) -> None:
-    said = place.refusal(json.dumps({"secrets": {"T": form}, "steps": [{"shell": "true"}]}))
-    assert "flow.yaml:1:" in said
+    message = place.refusal(json.dumps({"secrets": {"T": form}, "steps": [{"shell": "true"}]}))
+    assert "flow.yaml:1:" in message
 
 
 def test_d36_a_missing_secret_is_an_error_before_anything_runs(place: Place) -> None:
-    said = place.refusal("secrets: {T: NOT_THERE}\nsteps: [{shell: 'echo x >> ledger'}]\n")
-    assert "NOT_THERE" in said
+    message = place.refusal("secrets: {T: NOT_THERE}\nsteps: [{shell: 'echo x >> ledger'}]\n")
+    assert "NOT_THERE" in message
     assert ledger(place) == []
 
 
@@ -1673,7 +1673,7 @@ def test_d39_the_attempts_of_a_shell_step_are_counted(place: Place, step: str, s
 
 
 OLDER = [
-    # written so elsewhere                                            what is said about it
+    # written so elsewhere                                            what is reported
     ("- shell: echo ${x|default:y}",                                  "default"),
     ("- {foreach: [1], items: [2], do: [{shell: 'true'}]}",           "items"),
     ("- {shell: 'true', alow_failure: true}",                         "allow_failure"),
@@ -1682,11 +1682,11 @@ OLDER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flow", "said"), OLDER)
+@pytest.mark.parametrize(("flow", "message"), OLDER)
 def test_d39_what_is_not_known_is_refused_and_not_ignored(
-    place: Place, flow: str, said: str
+    place: Place, flow: str, message: str
 ) -> None:
-    assert said in place.refusal(flow + "\n")
+    assert message in place.refusal(flow + "\n")
 
 
 def test_d39_a_checkpoint_block_is_known_and_reported(place: Place) -> None:

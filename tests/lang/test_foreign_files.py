@@ -42,7 +42,7 @@ FOREIGN: list[tuple[str, str | bytes, str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "what"), FOREIGN)
-def test_a_foreign_file_is_told_what_it_is(
+def test_the_error_of_a_foreign_file_names_its_format(
     tmp_path: Path, name: str, content: str | bytes, what: str
 ) -> None:
     file = tmp_path / name

@@ -160,7 +160,7 @@ LIMITS_WRONG = [
 
 
 @pytest.mark.parametrize(("limits", "code"), LIMITS_WRONG)
-def test_limits_that_nobody_knows_are_refused(place: Place, limits: str, code: str) -> None:
+def test_unknown_limits_are_refused(place: Place, limits: str, code: str) -> None:
     (finding,) = place.check(f"limits: {limits}\nsteps: [{{shell: 'true'}}]\n")
     assert finding.code == code
 
@@ -250,7 +250,7 @@ def test_the_page_has_the_tables_of_events_names_and_fields() -> None:
 # ── runs ─────────────────────────────────────────────────────────────────
 
 
-def test_a_hook_retries_a_step_and_everybody_hears_of_it(place: Place) -> None:
+def test_a_hook_retries_a_step_and_all_views_show_it(place: Place) -> None:
     trust(place)
     ran = place.done(
         """\
@@ -361,7 +361,9 @@ def test_a_hook_swallows_a_failure(place: Place) -> None:
     )
 
 
-def test_a_run_that_fails_tells_each_time_and_a_resumed_run_asks_a_gate_again(place: Place) -> None:
+def test_a_run_notifies_hooks_of_each_failure_and_a_resumed_run_asks_a_gate_again(
+    place: Place,
+) -> None:
     trust(place)
     flow = """\
 hooks:
@@ -382,7 +384,7 @@ steps: [{shell: test -e flag}]
 
 
 ENDS = [
-    # the flow after its hooks                                   exit code  told at the end
+    # the flow after its hooks                                   exit code  event at the end
     ("steps: [{shell: 'true'}]",                                         0, "run_finished "),
     ("steps: [{shell: 'false'}]",                                        1, "run_failed exit"),
     ("map: {input: [0, 0], steps: [{shell: 'exit ${item}'}]}",           0, "run_finished "),
@@ -395,9 +397,9 @@ ENDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flow", "code", "told"), ENDS)
-def test_a_run_tells_exactly_one_end_and_that_is_the_one_of_its_exit_code(
-    flow: str, code: int, told: str, place: Place
+@pytest.mark.parametrize(("flow", "code", "message"), ENDS)
+def test_a_run_fires_exactly_one_end_event_and_that_is_the_one_of_its_exit_code(
+    flow: str, code: int, message: str, place: Place
 ) -> None:
     trust(place)
     hooks = """\
@@ -408,10 +410,10 @@ hooks:
     ran = place.run(hooks + flow)
     assert ran.result.exit_code == code
     [one] = noted(place)
-    assert one["end"].startswith(told)
+    assert one["end"].startswith(message)
 
 
-def test_failed_items_tell_once_more_after_a_retry_and_success_when_they_are_done(
+def test_failed_items_fire_hooks_again_after_a_retry_and_success_when_they_are_done(
     place: Place,
 ) -> None:
     trust(place)
@@ -522,7 +524,7 @@ def test_the_user_comes_before_the_flow_and_the_flow_before_the_project(place: P
     assert place.run(FLOW).message == "the hook 'x' says abort: project"
 
 
-def test_hooks_of_a_project_that_nobody_trusts_are_neither_read_nor_run(place: Place) -> None:
+def test_hooks_of_an_untrusted_project_are_neither_read_nor_run(place: Place) -> None:
     place.write(
         ".ai/config/hooks.yaml", "hooks: [{id: x, event: run_started, action: {tool: note}}]\n"
     )
@@ -557,7 +559,7 @@ def test_a_user_is_asked_about_hooks_of_a_project_like_about_its_tools(place: Pl
     assert noted(place) == [{}]
 
 
-def test_hooks_that_somebody_signed_whom_the_user_trusts_are_used(place: Place) -> None:
+def test_hooks_with_a_trusted_signature_are_used(place: Place) -> None:
     place.write(".ai/config/hooks.yaml", "hooks: [{id: x, event: step_started, verb: skip}]\n")
     place.write("flow.yaml", "steps: [{shell: touch ran}]\n")
     assert place.plait("keys", "new").returncode == 0
@@ -599,7 +601,7 @@ def test_a_limit_ends_the_run_with_what_was_made_and_a_raised_one_lets_it_go_on(
         "the run has reached its limit of 2 steps (2 used)",
     )
     assert failure.output == {"output": "two", "captures": {"a": "one"}}
-    assert place.resume(ran.result.run).result.status == "failed"  # what is remembered counts
+    assert place.resume(ran.result.run).result.status == "failed"  # replayed steps count
     resumed = place.plait("resume", ran.result.run)
     assert resumed.stdout.endswith(f"  resume       plait resume {ran.result.run}\n")
     shown = place.plait("show", ran.result.run)
@@ -640,7 +642,7 @@ map:
     assert (again.result.status, again.result.counts["successful"]) == ("done", 5)
 
 
-def test_time_of_earlier_lives_counts(place: Place) -> None:
+def test_time_of_earlier_run_attempts_counts(place: Place) -> None:
     path = place.write("flow.yaml", "limits: {seconds: 1m}\nsteps: [{shell: 'true'}]\n")
     journal = MemoryJournal()
     journal.append(StepFinished("setup", "phase", "", "", Succeeded(None), 59.5))
@@ -649,7 +651,7 @@ def test_time_of_earlier_lives_counts(place: Place) -> None:
     run.events.close()
 
 
-def test_a_run_without_hooks_and_limits_has_nobody_to_ask(place: Place) -> None:
+def test_a_run_without_hooks_and_limits_fires_nothing(place: Place) -> None:
     path = place.write("flow.yaml", "steps: [{shell: 'true'}]\n")
     run = new_run(loaded=load_file(str(path)))
     assert run.hooks.is_empty

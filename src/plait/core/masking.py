@@ -1,22 +1,21 @@
 """Hide declared secrets in a text, as they are and as programs usually write them.
 
-Automata look for all of them at once, in time linear in the text:
+Automata search for all of them at once, in time linear in the text:
 
     text        as it is; percent-encoded, in part or whole; with the escapes of JSON, of
-                quoted shell words and of HTML (of letters and digits no numbers), also one inside
-                the other
+                quoted shell words and of HTML (for letters and digits no numeric ones), also
+                nested
     lines       each line of a secret that has several
     base64      both alphabets, at each of the three alignments, also broken into lines
     hex         in either case, also with ':' or blanks between the bytes, or broken into lines
 
-A secret of fewer than four characters is hidden only where it stands alone: inside
-words it is found everywhere, and a mask there would spell it out.  One of blanks alone
-is not hidden.  What a program makes of a secret in any other way (reversed, compressed,
-encrypted) is not found.
+A secret of fewer than four characters is hidden only as a word of its own: inside words it
+occurs everywhere, and a mask there would reveal it. A secret of blanks alone is not hidden. Other
+forms that a program makes of a secret (reversed, compressed, encrypted) are not found.
 
-The journal masks nothing: whoever makes a value, a title or a message masks it before it is
-recorded, in a run by `ctx.run.secrets` (`Secrets` in `engine/context.py`).  The event bus masks
-notes, and the titles of steps, which may say what the author wrote.
+The journal masks nothing: the code that makes a value, a title or a message masks it before it is
+recorded, in a run by `ctx.run.secrets` (`Secrets` in `engine/context.py`). The event bus masks
+notes, and the titles of steps, which may contain the author's text.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from functools import partial
 from math import ceil
 from threading import Lock
 
-from plait.core.errors import ValueRefusedError
 from plait.core.hints import Final, Protocol
-from plait.core.values import MASK, MOST_LEVELS, Json, Secret
+from plait.core.values import MASK, Json, Secret, too_deep_error
 
 SHORTEST: Final = 4
-"""Characters. Shorter secrets occur in nearly every text by chance."""
+"""The limit in characters: shorter secrets occur in nearly every text by chance."""
 PIECE_LENGTH: Final = 1000
 """A longer secret is hidden in pieces of this many characters, to keep the automaton small."""
 
@@ -40,13 +38,13 @@ MOST_HELD: Final = 1 << 16
 _NESTED: Final = 100
 """Characters of a secret in one nested pattern; re2 nests no deeper than 1000."""
 _PATTERN: Final = 1 << 19
-"""Characters of the pattern of one automaton, more than one piece has; there may be several."""
+"""Characters in the pattern of one automaton, besides one piece; there may be several automata."""
 _MEMORY: Final = 1 << 28
-"""Bytes that an automaton may take: some kilobytes for each character of a secret."""
+"""Bytes that an automaton may use: some kilobytes for each character of a secret."""
 
 
 class Masker:
-    """Masks texts; safe to share between threads.  It never shows what it hides."""
+    """Masks texts; safe to share between threads. It never shows the secrets."""
 
     __slots__ = ("_automata", "_lock", "_secrets", "_stale")
 
@@ -59,7 +57,7 @@ class Masker:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Hide this from now on, too."""
+        """Also hide this secret from now on."""
         with self._lock:
             if secret.strip() and secret not in self._secrets:
                 self._secrets.add(secret)
@@ -67,7 +65,7 @@ class Masker:
 
     @property
     def secrets(self) -> list[str]:
-        """What it hides, in a fixed order, for another one that is to hide the same."""
+        """Return the secrets in a fixed order, for another masker that must hide the same."""
         with self._lock:
             return sorted(self._secrets)
 
@@ -81,18 +79,27 @@ class Masker:
         automata = self._automata
         return text if automata is None else automata.mask(text)
 
-    def safe_length(self, text: str) -> int:
-        """How much of a text that goes on may be masked and shown now.
+    def mask_title(self, title: str) -> str:
+        """Mask a title, also the beginning of a secret where the title was shortened."""
+        masked = self.mask(title)
+        automata = self._automata
+        if automata is None or not masked.endswith("…"):
+            return masked
+        begun = automata.find_beginning(masked[:-1])
+        return masked if begun is None else f"{masked[:begun]}{MASK}…"
 
-        What follows could be the beginning of a secret, so it waits for more.
+    def safe_length(self, text: str) -> int:
+        """Return how much of a growing text can be masked and shown now.
+
+        The rest could be the beginning of a secret, so it waits for more.
         """
-        self.mask("")  # with the present secrets
+        self.mask("")  # update the automata first
         automata = self._automata
         return len(text) if automata is None else automata.safe_length(text)
 
 
 class MaskedStream:
-    """Masks a text that comes in pieces: a secret is found across their borders, too."""
+    """Masks a text that comes in pieces, also secrets that cross the borders of pieces."""
 
     __slots__ = ("_held", "_mask", "_safe_length")
 
@@ -102,7 +109,7 @@ class MaskedStream:
         self._held = ""
 
     def write(self, text: str) -> str:
-        """The masked text up to where a secret could begin."""
+        """Return the masked text up to a place where a secret could begin."""
         text = self._held + text
         safe = self._safe_length(text)
         if len(text) - safe > MOST_HELD:
@@ -111,30 +118,20 @@ class MaskedStream:
         return self._mask(text[:safe])
 
     def finish(self) -> str:
-        """The rest, when nothing follows."""
+        """Return the masked rest at the end of the text."""
         text, self._held = self._held, ""
         return self._mask(text)
 
 
 def mask_value(value: Json, mask: Callable[[str], str]) -> Json:
-    """The value with every text in it masked, keys included; ValueRefusedError if it is nested too
-    deeply.
+    """Mask every text in a value, also keys; raise ValueRefusedError if it is nested too deeply.
 
-    Values come from strangers: a thousand lists inside one another must not look like a mistake of
-    ours.
+    Values come from outside: a thousand nested lists must not look like a bug of Plait.
     """
     try:
         return _mask_tree(value, mask)
     except RecursionError:
         raise too_deep_error() from None
-
-
-def too_deep_error() -> ValueRefusedError:
-    return ValueRefusedError(
-        "a value is nested too deeply, or contains itself",
-        fix=f"pass data of at most {MOST_LEVELS} lists and maps inside one another",
-        code="not-json",
-    )
 
 
 def _mask_tree(value: Json, mask: Callable[[str], str]) -> Json:
@@ -174,11 +171,11 @@ class _SecretAutomata:
         parts = sorted({part for secret in secrets for part in _parts(secret)})
         long = [part for part in parts if len(part) >= SHORTEST]
         short = [part for part in parts if len(part) < SHORTEST]
-        # The longest go first: what is part of another one must not cut it in two.
+        # The longest go first: a secret that is part of another must not split it.
         long.sort(key=len, reverse=True)
         self._long = [_automaton(pattern) for pattern in _patterns(long)]
         self._short_mask = _short_mask(short) if short else None
-        # A secret with '*' in it may come about only by masking another one.
+        # Masking one secret can create the text of another that contains '*'.
         self._again = any("*" in part for part in long)
         self._parts = [*long, *short]
         self._beginnings: list[_Automaton] | None = None
@@ -192,12 +189,12 @@ class _SecretAutomata:
             return text
         while (
             self._again and (again := self._hide(hidden)) is not hidden
-        ):  # each time it gets shorter
+        ):  # the text gets shorter each time
             hidden = again
         return hidden.decode("utf-8", "surrogatepass")
 
     def safe_length(self, text: str) -> int:
-        """Where the first possible beginning of a secret starts that reaches the end."""
+        """Return the first position from which the rest could be the beginning of a secret."""
         if self._beginnings is None:  # only streams need it
             patterns = _join_patterns(map(_beginnings, self._parts))
             self._beginnings = [_automaton(f"{pattern}\\z") for pattern in patterns]
@@ -208,8 +205,18 @@ class _SecretAutomata:
                 safe = min(safe, found.start())
         return len(data[: self._before_secret(data, safe)].decode("utf-8", "surrogatepass"))
 
+    def find_beginning(self, text: str) -> int | None:
+        """Return the position of the beginning of a secret that reaches the end of the
+        text.
+
+        A beginning of fewer than four characters does not count: it occurs by chance.
+        """
+        # Automata of the beginnings are not used: making them takes long.
+        found = [at for part in self._parts for at in _beginnings_at_end(part, text)]
+        return min(found, default=None)
+
     def _before_secret(self, data: bytes, safe: int) -> int:
-        """`safe`, or the beginning of a secret that it would cut in two."""
+        """Return `safe`, or the beginning of a secret that this position would cut in two."""
         while True:
             cut = [
                 found.start()
@@ -222,11 +229,20 @@ class _SecretAutomata:
             safe = min(cut)
 
     def _hide(self, data: bytes) -> bytes:
-        """The bytes with every form hidden; the very same object if there is none."""
+        """Return the bytes with every form of a secret hidden; the same object if there is none."""
         for automaton in self._long:
             if automaton.search(data) is not None:
                 data = automaton.sub(MASK.encode(), data)
         return data
+
+
+def _beginnings_at_end(part: str, text: str) -> Iterator[int]:
+    first = part[:SHORTEST]
+    at = text.find(first) if len(part) > SHORTEST else -1
+    while at >= 0:
+        if part.startswith(text[at:]):
+            yield at
+        at = text.find(first, at + 1)
 
 
 def _parts(secret: str) -> Iterator[str]:
@@ -323,12 +339,14 @@ _PART_OF_CHARACTER: Final = (
 """The beginning of an escaped character."""
 
 _BREAK: Final = r"\s|\\+[rn]"
-"""How a long text is broken into lines, literally or in JSON."""
+"""A line break inside a long text, literally or in JSON."""
 _BETWEEN_BYTES: Final = f"(?::|{_BREAK})*"
 
 
 def _character(char: str) -> str:
-    """A character as text, percent-encoded, or behind the escapes of some language."""
+    """A pattern for a character: as text, percent-encoded, or after the escapes of some
+    language.
+    """
     data = char.encode("utf-8", "surrogatepass")
     plain = "".join(f"\\x{byte:02x}" for byte in data)
     pairs = char.encode("utf-16-be", "surrogatepass")
@@ -341,7 +359,7 @@ def _character(char: str) -> str:
     if not (char.isascii() and char.isalnum()):
         forms.append(f"&#(?:0*{ord(char)}|[xX]0*{_nibbles(ord(char), width=1)});")
     if not char.isalnum():
-        # A backslash before it; of backslashes, any number of them.
+        # A backslash before it; for a backslash, any number of them.
         forms[0] = r"\\+" if char == "\\" else rf"\\*{plain}"
     return f"(?:{'|'.join(forms)})"
 
@@ -349,7 +367,7 @@ def _character(char: str) -> str:
 _QUOTED_QUOTE: Final = r"""'(?:\\+'|"+'"+)'"""
 
 _SPECIAL: Final = {
-    # what else these are written as: JSON and $'…', forms, shells, HTML
+    # other ways to write these: JSON and $'…', forms, shells, HTML
     "\n": (r"\\+n", r"\r\n", r"\\+r\\+n", "%0[Dd]%0[Aa]"),
     "\r": (r"\\+r",),
     "\t": (r"\\+t",),
@@ -369,10 +387,11 @@ _BASE64_DIGITS: Final = {"+": "(?:[+-]|%2[Bb])", "/": r"(?:\\*/|_|%2[Ff])"}
 
 
 def _base64(data: bytes, alignment: int) -> str:
-    """The part of a base64 text that these bytes decide, wherever they begin in it."""
+    """A pattern for the part of a base64 text that these bytes decide, wherever it begins."""
     core = f"(?:{_BREAK})*".join(_base64_digits(data, alignment))
     rest = (alignment + len(data)) * 8 % 6
-    # The last digit holds bits of what follows, too: it goes with what it tells of the secret.
+    # The last digit also holds bits of the following byte, so any digit matches there: it could
+    # reveal bits of the secret.
     return core + ("[A-Za-z0-9+/_-]?=*" if rest else "=*")
 
 
@@ -398,7 +417,7 @@ def _nibbles(number: int, *, width: int = 4) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """What a program sees of a text; bytes that are no UTF-8 come back as they were."""
+    """Encode a text as a program sees it; bytes that are not UTF-8 stay as they were."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

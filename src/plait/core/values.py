@@ -8,7 +8,7 @@ not guess types from text.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 from plait.core.errors import ValueRefusedError, shorten
@@ -19,11 +19,11 @@ Json: TypeAlias = Any
 
 MASK: Final = "***"
 _SHORT_INTEGER: Final = 1 << 64
-"""What Python prints at any setting of its limit on digits."""
+"""Python prints integers up to this one whatever its limit for digits."""
 
 
 class Undefined(Enum):
-    """The answer of a lookup that found nothing: not null, not empty."""
+    """The result of a lookup that found nothing; it is not null and not empty."""
 
     UNDEFINED = "undefined"
 
@@ -64,21 +64,18 @@ class Secret:
 
 
 class Unknown:
-    """What only a run will know: before it, this stands in the place of a value, and is handed on
-    like one.
+    """A value that only a run can know; it stands for that value in a dry run.
 
-    Text that it is part of, and all that is made of it, is as unknown.
+    Text that contains it, and everything made from it, is unknown, too.
     """
 
     __slots__ = ("least", "shown")
 
     def __init__(self, shown: str = "…", least: str = "") -> None:
         self.shown = shown
-        """What people see instead: the placeholder as its author wrote it."""
+        """The text for people: the placeholder as its author wrote it."""
         self.least = least
-        """Of a text that is known in part: what is known.  The text has that in it, and perhaps
-        more.
-        """
+        """The known part of a text; the text contains it, and perhaps more."""
 
     def __repr__(self) -> str:
         return f"Unknown({self.shown!r})"
@@ -88,9 +85,9 @@ NOT_KNOWN: Final = Unknown()
 
 
 def contains_unknown(value: Json) -> bool:
-    """Is it, or anything in it, known only to a run?"""
+    """Is the value, or a part of it, unknown before the run?"""
     kind = value.__class__
-    if kind is str or kind is int:  # nearly always, and every rendering asks
+    if kind is str or kind is int:  # true for nearly all values, and every rendering calls this
         return False
     if kind is Unknown:
         return True
@@ -100,14 +97,14 @@ def contains_unknown(value: Json) -> bool:
 
 
 def least_text(value: Json) -> str:
-    """The shortest text that a value may turn out to have, which holds what only a run knows."""
+    """The shortest text that a value with unknown parts can have."""
     return value.least if isinstance(value, Unknown) else json_text(_least(value))
 
 
 def _least(value: Json) -> Json:
     match value:
         case Unknown():
-            return value.least or 0  # no JSON is shorter
+            return value.least or 0  # no JSON text is shorter
         case Mapping():
             return {name: _least(inner) for name, inner in value.items()}
         case list() | tuple():
@@ -126,7 +123,7 @@ def reveal_text(value: Json) -> str:
 
 
 def json_text(value: Json, *, reveal: bool = False) -> str:
-    """Compact JSON; keys in their own order."""
+    """Compact JSON; keys keep their order."""
     return _dump(value, Secret.reveal if reveal else _mask)
 
 
@@ -134,7 +131,7 @@ SHOWN_GIVEN: Final = 40
 
 
 def format_given(value: Json) -> str:
-    """The end of a message about a wrong value: `, got "46a"`; of a secret nothing."""
+    """The end of a message about a wrong value: `, got "46a"`; empty for a secret."""
     match value:
         case Mapping():
             return ", got a map"
@@ -148,50 +145,63 @@ def format_given(value: Json) -> str:
 
 
 MOST_LEVELS: Final = 100
-"""Lists and maps inside one another, in data that comes in."""
+"""Levels of lists and maps that data from outside may have."""
+
+
+MOST_RECORDED_LEVELS: Final = 300
+"""The same for the result of a step. A journal may have more levels, for the data around the value.
+"""
 
 
 def is_deeper(value: Json, levels: int) -> bool:
-    """Are lists and maps nested deeper than `levels`?  Iterative, because nesting may be deep."""
-    holders = _holders([value])
-    for _ in range(levels):
-        if not holders:
-            return False
-        holders = [
-            inner
-            for holder in holders
-            for inner in _holders(holder.values() if isinstance(holder, dict) else holder)
-        ]
-    return bool(holders)
+    """Are lists and maps nested deeper than `levels`?  Also for data that contains itself."""
+    # Iterative, because nesting may be deep. Depth first, because a level may have any width.
+    around: list[Iterator[Json]] = [iter((value,))]
+    while around:
+        for inner in around[-1]:
+            if isinstance(inner, _HOLDERS):
+                if len(around) > levels:
+                    return True
+                around.append(iter(inner.values() if isinstance(inner, dict) else inner))
+                break
+        else:
+            around.pop()
+    return False
 
 
-def _holders(values: Iterable[Json]) -> list[Json]:
-    return [value for value in values if isinstance(value, (dict, list))]
+_HOLDERS: Final = (dict, list, tuple)  # a union of types would be made for each test
+
+
+def too_deep_error() -> ValueRefusedError:
+    return ValueRefusedError(
+        "a value is nested too deeply, or contains itself",
+        fix=f"pass data of at most {MOST_LEVELS} lists and maps inside one another",
+        code="not-json",
+    )
 
 
 def json_value(written: str) -> Json:
-    """The value that a JSON text says; ValueError or RecursionError if it says none.
+    """Parse a JSON text; raise ValueError or RecursionError if it is not valid.
 
-    Python's own reader takes more: NaN, numbers so large that they become infinite, one half of
-    a character pair, and lists that are nested too deeply.  None of them can be written down again,
-    so they are refused where they come in.
+    Python's own reader accepts more: NaN, numbers so large that they become infinite, one half of a
+    character pair, and lists that are nested too deeply. Plait could not write such values again,
+    so it refuses them here.
     """
     value: Json = _READER.decode(written)
     if written.count("[") + written.count("{") > MOST_LEVELS and is_deeper(value, MOST_LEVELS):
         raise RecursionError
     if "\\ud" in written or "\\uD" in written:
-        # Bytes of a process that are no text look like halves, too, and may stay: only escapes are
-        # looked at.
+        # Bytes of a process that are not text look like halves of a pair too, and are accepted:
+        # only escapes are checked.
         escapes = written.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         json.dumps(_READER.decode(escapes), ensure_ascii=False).encode("utf-8")
     return value
 
 
 def json_error(error: json.JSONDecodeError) -> json.JSONDecodeError:
-    """The same error on every Python: a ',' that nothing follows is what is wrong, as Python 3.13
-    says.
+    """Return the same error on every Python: as in Python 3.13, a trailing ',' is the mistake.
 
-    Earlier ones point at the bracket behind it and miss a value there.
+    Older versions point at the bracket after it and report a missing value.
     """
     before = error.doc[: error.pos].rstrip(" \t\n\r")
     closing = error.doc[error.pos : error.pos + 1]
@@ -208,7 +218,7 @@ def json_error(error: json.JSONDecodeError) -> json.JSONDecodeError:
 
 
 def finite_number(number: str) -> float:
-    """ValueError if it is too large, and would be infinite."""
+    """Parse a float; raise ValueError if it is so large that it would be infinite."""
     value = float(number)
     if value - value != 0:
         raise ValueError("this number is too large")
@@ -223,7 +233,7 @@ _READER: Final = json.JSONDecoder(parse_float=finite_number, parse_constant=_no_
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of a text; those that came in as no text go out as they were."""
+    """Encode a text; bytes that were not UTF-8 when they came in are written unchanged."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -235,15 +245,15 @@ def utf8(text: str) -> bytes:
 
 
 def require_json(value: Json) -> None:
-    """Refuse what has no JSON form, without making it."""
+    """Refuse a value that has no JSON form, without making the JSON text."""
     if not _is_plain(value, _DEPTH_OF_COPIES):
         json_text(value)
+        if is_deeper(value, MOST_RECORDED_LEVELS):
+            raise too_deep_error()
 
 
 def json_size(value: Json) -> int:
-    """At least so many characters its JSON has; what stands in several places is looked into
-    once.
-    """
+    """Return a lower bound for the length of the JSON text; a shared part is measured once."""
     return _json_size(value, {})
 
 
@@ -252,7 +262,7 @@ def _json_size(value: Json, known: dict[int, int]) -> int:
     if kind is str:
         return len(value) + 2
     if kind is not dict and kind is not list:
-        # The questions that cost more are asked about what is rare.
+        # Rare cases come last: their tests take longer.
         if kind in _SHORT:
             return 1
         if isinstance(value, str):
@@ -265,7 +275,7 @@ def _json_size(value: Json, known: dict[int, int]) -> int:
             return 1
     size = known.get(id(value))
     if size is None:
-        known[id(value)] = 0  # of what holds itself: serialising says so
+        known[id(value)] = 0  # the value contains itself: `json` reports that
         items = value.values() if kind is dict or isinstance(value, Mapping) else value
         size = 2 + len(value) + sum([_json_size(item, known) for item in items])
         known[id(value)] = size
@@ -276,9 +286,7 @@ _SHORT: Final = frozenset({bool, int, float, type(None)})
 
 
 def deep_copy(value: Json, *, reveal: bool = False) -> Json:
-    """The value as JSON would give it back: plain types, nothing shared with it, all else
-    refused.
-    """
+    """Return the value as JSON gives it back: plain types, no shared parts; refuse all else."""
     try:
         return _copy_plain(value, _DEPTH_OF_COPIES)
     except _NotPlainError:
@@ -286,9 +294,7 @@ def deep_copy(value: Json, *, reveal: bool = False) -> Json:
 
 
 def copy_shared(value: Json) -> Json:
-    """A copy for somebody who may change it; a secret in it stays one, and what cannot change is
-    the same.
-    """
+    """Return a copy that may be changed; secrets stay secrets, immutable values are shared."""
     match value:
         case dict():
             return {name: copy_shared(inner) for name, inner in value.items()}
@@ -300,11 +306,11 @@ def copy_shared(value: Json) -> Json:
 
 
 _DEPTH_OF_COPIES: Final = 50
-"""What is nested deeper, or contains itself, is left to `json`."""
+"""Values that are nested deeper, or contain themselves, are left to `json`."""
 
 
 class _NotPlainError(Exception):
-    """A value that has to go through its JSON text to become plain, or to be refused."""
+    """Raised if a value must be converted through its JSON text, or refused."""
 
 
 _ONE_OF_A_KIND: Final = frozenset({str, bool, type(None), Unknown})
@@ -329,7 +335,7 @@ def _copy_plain(value: Json, depth: int) -> Json:
 
 
 def _is_plain(value: Json, depth: int) -> bool:
-    """Has it surely a JSON form?"""
+    """Does the value certainly have a JSON form?"""
     kind = value.__class__
     if kind in _ONE_OF_A_KIND:
         return True
@@ -340,7 +346,7 @@ def _is_plain(value: Json, depth: int) -> bool:
     if not depth:
         return False
     if kind is dict:
-        # No generators: this is asked of the value of every step.
+        # No generators: this runs for the value of every step.
         for key, item in value.items():
             if key.__class__ is not str:
                 return False
@@ -400,7 +406,7 @@ def _dump(value: Json, show: Callable[[Secret], str]) -> str:
 
 
 def _json_reason(error: Exception) -> str:
-    # Not the exception's own text: json quotes the value, which may be secret.
+    # The exception's own text is not used: json quotes the value, which may be secret.
     if isinstance(error, RecursionError) or "Circular" in str(error):
         return "it contains itself or is nested too deeply"
     if "digits" in str(error):

@@ -1,3 +1,4 @@
-"""What it means to run a step: outcomes, events, replay, limits and hooks.  No tool is known
-here.
+"""Perform, replay and record steps, with events, limits and hooks. Read `step`, then `perform`.
+
+The engine knows no tool and no file format.
 """

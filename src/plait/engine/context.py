@@ -40,6 +40,11 @@ class Secrets:
         masker = self._masker
         return text if masker is None else masker.mask(text)
 
+    def mask_title(self, title: str) -> str:
+        """Mask a title, also the beginning of a secret where the title was shortened."""
+        masker = self._masker
+        return title if masker is None else masker.mask_title(title)
+
     def add(self, secrets: Iterable[str]) -> None:
         """Mask these, too, from now on: secrets of a subflow, or ones that a command printed."""
         for secret in secrets:
@@ -162,7 +167,9 @@ def new_run_context(
     """Return a context with a default for every part that is not given: for workers and tests."""
     replay = replay or Replay(id, journal)
     secrets = secrets or Secrets()
-    events = events or EventBus(journal, mask=secrets.mask, plan_log=plan_log)
+    events = events or EventBus(
+        journal, mask=secrets.mask, mask_title=secrets.mask_title, plan_log=plan_log
+    )
     budgets = budgets or Budgets(
         journal, hooks.budget, first_event=replay.first_event, has_hooks=not hooks.is_empty
     )

@@ -59,6 +59,7 @@ class EventBus:
         watchers: Iterable[Watch] = (),
         *,
         mask: Mask = str,
+        mask_title: Mask | None = None,
         full_durability: bool = False,
         reports: bool = True,
         plan_log: PlanLog | None = None,
@@ -74,6 +75,7 @@ class EventBus:
         """
         self._journal = journal
         self._mask = mask
+        self._mask_title = mask_title or mask
         self._full_durability = full_durability
         self._add_to_plan = _ignore if plan_log is None else plan_log.add_end
         self._starts: dict[str, StepStarted] = {}
@@ -136,7 +138,7 @@ class EventBus:
 
     def _hide_secrets(self, event: StepEvent) -> StepEvent:
         """Mask the title: the author may have written the value of a secret into the file."""
-        title = self._mask(event.title)
+        title = self._mask_title(event.title)
         return event if title == event.title else replace(event, title=title)
 
     def notify(self, event: Event) -> None:

@@ -224,13 +224,8 @@ class Budget:
         rests = [max(0.0, limit - used) for _, limit, used in self._holders(name)]
         return min(rests, default=None)
 
-    def limit_code(self, *names: str) -> str | None:
-        """Return the name of the first limit that is reached: one of `names`, or any."""
-        found = self.reach(*names)
-        return None if found is None else found.code
-
     def reach(self, *names: str) -> LimitReached | None:
-        """Return the first limit that is reached, with its numbers and its budget, the nearest one."""
+        """Return the first limit that is reached, of `names` or of all, with its nearest budget."""
         for name in names or NAMES:
             for holder, limit, used in self._holders(name):
                 # A depth that equals its limit is allowed; of everything else nothing is left.

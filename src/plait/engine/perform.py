@@ -19,10 +19,9 @@ from types import CoroutineType
 
 from plait.core.errors import NO_OUTCOMES, JournalError, PlaitError
 from plait.core.hints import TYPE_CHECKING, Any, Protocol, cast
-from plait.core.masking import too_deep_error
 from plait.core.os_errors import REFUSALS, machine_error
 from plait.core.records import dataclass, field, replace
-from plait.core.values import Json
+from plait.core.values import Json, too_deep_error
 from plait.engine.coroutines import finish
 from plait.engine.events import StepFinished, StepRetrying, StepStarted
 from plait.engine.outcome import (
@@ -472,7 +471,7 @@ def _record(
     except JournalError as error:
         if not isinstance(outcome, Failed):
             raise
-        title = run.secrets.mask(end.title)
+        title = run.secrets.mask_title(end.title)
         raise add_failure(error, policy, run.id, title, outcome.failure) from None
     if cut_short:
         raise DeadlineExceeded
@@ -493,7 +492,7 @@ def add_failure(
     begins = "before that" if error.holds_last else "so it does not hold that"
     fix = error.fix
     if error.holds_last and policy.keep_failure:
-        fix = f"{fix}; plait retry {run} --failed tries again what failed"
+        fix = f"{fix}; plait retry {run} --failed retries what failed"
     return JournalError(
         f"{error.what}; {begins} '{title}' failed: {why}", error.where, fix, code=error.code
     )

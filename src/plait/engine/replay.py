@@ -164,7 +164,7 @@ class Replay:
             return None
         if not self.has_text(recorded, step.fingerprint):
             if not (step.children or self.text.is_accepted):
-                title = ctx.run.secrets.mask(step.title)
+                title = ctx.run.secrets.mask_title(step.title)
                 raise changed_steps_error(self._run, [(ctx.path, title)])
             return None
         return recorded
@@ -228,7 +228,7 @@ class Replay:
         if ctx.run.plan_log is not None:
             ctx.run.plan_log.add_question(ctx.path)
             return
-        asked = {ctx.path: ctx.run.secrets.mask(step.title), **self._open_questions}
+        asked = {ctx.path: ctx.run.secrets.mask_title(step.title), **self._open_questions}
         answered = {*self._repeat, *self.marked_done}
         raise InputError.together(
             [

@@ -1,1 +1,1 @@
-"""The four languages of flow files: read, check and compile them."""
+"""The four languages of flow files: read, check and compile them. Read `load` first."""

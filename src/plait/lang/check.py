@@ -38,7 +38,7 @@ from plait.tools.trust.decisions import require_valid_settings
 Around: TypeAlias = Callable[[str, str | None, documents.Node | None], Iterable[Finding]]
 """Checks the tools and providers that a file names, by its path, kind and document.
 
-`app` provides it, because it knows where they are.  For the file of a tool it checks the whole
+`app` provides it, because it knows where they are. For the file of a tool, it checks the whole
 tool.
 """
 
@@ -59,9 +59,10 @@ def check_file(
 ) -> list[Finding]:
     """All findings of a file and of the files that it extends or imports, sorted by place.
 
-    `kind`: None: its place or its shape decides.  `profile`: check only its templates, by this
-    profile.  `must_be_flow`: the file is meant as a flow, so one without the shape of a language is
-    compared with the likeliest.  `around` checks the tools and providers that it names.
+    `kind`: None: its place or shape decides. `profile`: check only its templates, by this
+    profile. `must_be_flow`: the file should be a flow, so one without the shape of a language
+    is compared with the most likely language. `around` checks the tools and providers that it
+    names.
     """
     kind = kind or (kind_by_place(path) if profile is None else None)
     if kind == "tool" and not path.endswith(YAML):
@@ -76,7 +77,7 @@ def check_file(
         source = FlowText(source.text, path, document=document)
         if kind is None and read.problems and must_be_flow:
             foreign = foreign_problem(path, source.text, None)
-            if foreign is not None:  # what is wrong with it as YAML does not matter
+            if foreign is not None:  # YAML problems of such a file do not matter
                 return [Finding(foreign)]
         if read.node is None and read.problems:
             found = []
@@ -113,7 +114,7 @@ def kind_by_place(path: str) -> str | None:
 def _of_kind(
     kind: str, source: FlowText, names: Iterable[str], project: str | None
 ) -> list[Finding]:
-    """All findings of a file of this kind, whatever its shape is."""
+    """All findings of a file of this kind, whatever its shape."""
     document = source.document
     match kind:
         case "provider":
@@ -207,7 +208,7 @@ ABOUT_THE_REST: Final = frozenset({
 
 
 def _follows(finding: Finding, read: documents.PartialDocument) -> bool:
-    """Is it only a consequence of a part that could not be read?"""
+    """Does the finding only follow from a part that could not be read?"""
     if not read.problems:
         return False
     if finding.code in ("no-profile", "no-flow") or (
@@ -262,7 +263,7 @@ def _below(directory: str) -> Iterator[str]:
         ]
         for name in files:
             path = os.path.join(folder, name)
-            # A file beside tools that has no header may be a part of one.
+            # A file without a header beside tools may be a part of a tool.
             if (
                 name.endswith(YAML)
                 or (name.endswith(MARKDOWN) and _is_directive(path))
@@ -282,8 +283,8 @@ MOST_OF_A_HEAD: Final = 8192
 
 
 def _is_directive(path: str) -> bool:
-    """Is it in a folder of directives, or has it the head of one?  Most Markdown is something
-    else.
+    """Is the file in a folder of directives, or does it have the head of one? Most Markdown
+    files are not directives.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

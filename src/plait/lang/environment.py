@@ -54,7 +54,7 @@ class FlowEnvironment:
 
     vars: Mapping[str, Json]
     env: Mapping[str, Json]
-    """As written: a number stays a number in templates."""
+    """The values as written: a number stays a number in templates."""
     secrets: Mapping[str, Secret]
     guessed: frozenset[str] = field(default=frozenset(), repr=False)
     """Texts of variables that look like secrets but are not declared as such."""
@@ -66,7 +66,7 @@ class FlowEnvironment:
     """Names of values from outside the flow file: secrets, env files, values that contain them.
     """
     data: frozenset[str] = frozenset()
-    """Those of them that contain data of a run: items, captures."""
+    """The names among `given` whose values contain data of a run: items, captures."""
 
     def names(self) -> dict[str, Json]:
         return {**self.env, **self.vars, **self.secrets}
@@ -97,7 +97,7 @@ class Caller:
     given: frozenset[str] = frozenset()
     """Parameters whose values are not written in the calling file."""
     data: frozenset[str] = frozenset()
-    """Those of them that contain data of a run."""
+    """The parameters among `given` whose values contain data of a run."""
 
 
 def load_environment(
@@ -133,9 +133,9 @@ class Head:
         self.given: set[str] = set()
         """Names of values from outside the file."""
         self.data: set[str] = set()
-        """Those of them that contain data of a run."""
+        """The names among `given` whose values contain data of a run."""
         self.own: set[str] = set()
-        """The names that the head declares; all others are those of its caller."""
+        """The names that the head declares; all other names come from the caller."""
         self.budget = Budget()
 
     def texts_to_mask(self) -> frozenset[str]:
@@ -186,8 +186,8 @@ class Head:
         tried: set[str] = set()
 
         def settle(name: str) -> None:
-            """Fill a variable after those that it uses.  Its own name means the value of the
-            flow.
+            """Fill a variable after those that it uses. In its own value, its name
+            means the value of the flow.
             """
             if name in tried or not (name in own or name in chosen):
                 return
@@ -208,7 +208,7 @@ class Head:
     def _render_entries(
         self, entries: list[tuple[str, nodes.Node]], known: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Each value; it may use those above it."""
+        """Render each value; it may use the values above it."""
         found: dict[str, Json] = {}
         names = dict(known)
         for name, node in entries:
@@ -230,7 +230,7 @@ class Head:
         return Scope(names, sources=self.sources)
 
     def _note_origin(self, name: str, template: Template) -> None:
-        """Note a value that does not come from the flow file alone, or contains data of a run."""
+        """Record a value that does not come from the flow file alone, or contains data of a run."""
         for written in template.placeholders:
             root = written.partition(".")[0]
             if root in self.own or self.caller is None:
@@ -357,7 +357,8 @@ def _origin(node: nodes.Node) -> tuple[str, str, Span]:
 
 
 PLAIN: Final = 6
-"""Characters.  A shorter text, or a number, is masked only if it is declared as a secret.
+"""The limit in characters: a shorter text, or a number, is masked only if it is declared as a
+secret.
 """
 
 
@@ -393,7 +394,9 @@ def env_files(node: nodes.Node | None) -> list[nodes.Scalar]:
 
 
 def read_env_file(node: nodes.Scalar) -> DotEnv | None:
-    """Its variables; None if it is optional and missing.  InputError if it cannot be read."""
+    """The variables of an env file; None if it is optional and missing. InputError if it cannot
+    be read.
+    """
     from plait.tools.environment import read_dotenv
 
     path = _beside(node, str(node.value).removesuffix("?"))
@@ -431,13 +434,14 @@ def _with_location(problem: Problem, span: Span) -> Problem:
 def circular_variables(
     own: Mapping[str, nodes.Node], chosen: Mapping[str, nodes.Node]
 ) -> Iterator[Problem]:
-    """Variables of a flow with a profile that need each other in a circle."""
+    """Yield the variables of a flow with a profile that need each other in a cycle."""
 
     def needed(name: str) -> Iterator[str]:
         node = chosen[name] if name in chosen else own[name]
         extends = name in own and name in chosen and name in names_in(node)
         mentioned = (*names_in(node), *(names_in(own[name]) if extends else ()))
-        # In its own value, the name of a variable means that of the flow, or of the environment.
+        # In its own value, the name of a variable means the value of the flow, or of the
+        # environment.
         return (other for other in mentioned if other != name and (other in own or other in chosen))
 
     settled: set[str] = set()

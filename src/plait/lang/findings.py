@@ -102,17 +102,17 @@ RULES: Final[dict[str, str]] = {
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """By place; a block that is used twice has each problem once."""
+    """Sort findings by place; a block that is used twice has each problem once."""
     return sorted(dict.fromkeys(findings), key=lambda finding: finding.problem.place)
 
 
 def from_format(problem: Problem) -> Finding:
-    """A problem that the schema found: an error, or a warning that a run can ignore."""
+    """Make a finding of a schema problem: an error, or a warning that a run can ignore."""
     return Finding(problem, "warning" if problem.code in schema.WARNED else "error")
 
 
 def require_no_errors(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """The findings; InputError with all errors among them."""
+    """Return the findings; raise InputError with all errors among them."""
     problems = [finding.problem for finding in findings if finding.severity == "error"]
     if problems:
         raise InputError.together(problems)

@@ -1,4 +1,4 @@
-"""The text of a flow, and where it comes from: a file, or the verified bytes of a tool."""
+"""The text of a flow and its origin: a file, or the verified bytes of a tool."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from plait.tools.tool_file import ToolFile
 
 MARKDOWN: Final = (".md", ".markdown")
-"""How the name of a directive ends."""
+"""The file name endings of directives."""
 
 Kind: TypeAlias = Literal["workflow", "graph", "directive", "ensemble"]
 
 
 class FlowText:
-    """The text of a flow and the path of its file.  The document in it is parsed once.
+    """The text of a flow and the path of its file. Its document is parsed once.
 
-    `kind`: what a tool declares that its file is; None: the shape of the file decides.
+    `kind`: the kind that a tool declares for its file; None: the shape of the file decides.
     """
 
     __slots__ = ("_document", "kind", "path", "text")
@@ -42,7 +42,7 @@ class FlowText:
 
     @classmethod
     def of_tool(cls, tool: ToolFile) -> FlowText:
-        """The bytes of a tool, or of a directive that is called like one, that trust accepted."""
+        """The bytes, accepted by trust, of a tool, or of a directive that is called as a tool."""
         kind: Kind = "graph"
         if tool.kind == "directive":
             kind = "directive"
@@ -58,7 +58,7 @@ class FlowText:
 
     @property
     def stem(self) -> str:
-        """The name of a flow whose file does not name it."""
+        """The name of a flow whose file contains no name."""
         return file_stem(self.path)
 
     @property

@@ -1,6 +1,6 @@
-"""Recognise a file that another system reads, so that its reader is told what it is not.
+"""Recognise a file of another system, so that the user learns what the file is.
 
-It is asked only about a file that is not a flow: a flow may be called `Makefile`.
+This is used only for a file that is not a flow: a flow may be called `Makefile`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEW_FLOW: Final = "plait new workflow NAME writes a flow that runs"
 
 @dataclass(frozen=True, slots=True)
 class ForeignFile:
-    """A kind of file, by its name, by the beginning of a line of it, or by its outermost keys."""
+    """A kind of file, recognised by its name, the beginning of a line, or its outermost keys."""
 
     what: str
     instead: str
@@ -31,7 +31,7 @@ class ForeignFile:
     def fits(self, path: str, text: str, keys: set[str]) -> bool:
         return bool(
             re.fullmatch(self.name, os.path.basename(path))
-            # In a YAML file such a line is a flow that tabs indent.
+            # In a YAML file, such a line belongs to a flow that is indented with tabs.
             or (not path.endswith(YAML) and re.search(self.line, text, re.MULTILINE))
             or (self.keys and keys.issuperset(self.keys))
         )
@@ -74,7 +74,9 @@ FOREIGN_FILES: Final = (
 
 
 def foreign_problem(path: str, text: str, document: nodes.Node | None) -> Problem | None:
-    """What a file is that is not a flow; None if nobody knows.  `document`: None if it has none."""
+    """The problem that says what a file is if it is not a flow; None if that is unknown.
+    `document`: None if it has none.
+    """
     if not text.strip():
         return Problem("this file is empty, not a flow", path, NEW_FLOW, code="no-flow")
     if path.endswith(YAML) and not any(map(_has_data, text.splitlines())):

@@ -41,7 +41,7 @@ from plait.template.grammar import parse_path
 from plait.template.template import compile_template
 
 FILE: Final = "hooks.yaml"
-"""Below `config/` of the user space and of a project."""
+"""The file of hooks, below `config/` of the user space and of a project."""
 _PREFIX: Final = "tool:"
 
 
@@ -120,7 +120,7 @@ def _of_event(hook: Mapping, event: HookEvent) -> Iterator[Finding]:
 
 
 def _literal_why(node: Node | None, known: KnownNames) -> Iterator[Finding]:
-    """A message is the author's text: placeholders in it are not filled."""
+    """Find placeholders in a message: it is the author's text, so they are not filled."""
     if isinstance(node, Scalar) and isinstance(node.value, str):
         for named in compile_template(node.value, "workflow").placeholders:
             what = f"'why' is not a template: '{named}' stays as text"
@@ -146,7 +146,7 @@ def _condition(node: Node | None, event: HookEvent, known: KnownNames) -> Iterat
 
 
 def _paths(node: Node, event: HookEvent, known: KnownNames) -> Iterator[Finding]:
-    """Paths of a condition whose first name the event does not know."""
+    """Find paths of a condition whose first name the event does not know."""
     match node:
         case Mapping(entries):
             path = node.get("path")

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
         def parameters(self) -> Mapping[str, Parameter]: ...
 
         def compile(self, inputs: Mapping[str, Json], options: LoadOptions) -> LoadedFlow:
-            """The program with its inputs; InputError with all that is wrong with those."""
+            """Return the program with its inputs; raise InputError with all problems of
+            the inputs.
+            """
 
     class Reader(Protocol):
         def read_flow(self, source: FlowText, project: str | None) -> FlowFile: ...
@@ -52,11 +54,11 @@ class Language:
 
     kind: Kind
     profile: str
-    """What `detect_profile` calls its documents; no two languages have the same."""
+    """The name that `detect_profile` returns for its documents; each language has its own."""
     table: str
     """The schema of its outermost map."""
     marks: str
-    """What a file of it needs, for messages."""
+    """The marks by which a file of this language is recognised, for messages."""
 
     @property
     def form(self) -> schema.Kind:
@@ -155,7 +157,7 @@ def detect_language(source: FlowText) -> Language:
 
 
 def require_own_file(source: FlowText) -> None:
-    """Raise an error that names the other system, if that reads this file."""
+    """Raise an error that names the other system if the file belongs to one."""
     try:
         document = source.document
     except DocumentError as error:
@@ -166,7 +168,7 @@ def require_own_file(source: FlowText) -> None:
 
 
 def _foreign_error(source: FlowText, document: nodes.Node | None) -> PlaitError | None:
-    """The error for a file that another system reads."""
+    """The error for a file of another system."""
     from plait.lang.foreign_files import foreign_problem
 
     problem = foreign_problem(source.path, source.text, document)
@@ -179,8 +181,8 @@ def language_by_shape(document: nodes.Node) -> Language | None:
 
 
 def likely_language(document: nodes.Node) -> Language | None:
-    """The language that has most of its fields, misspelt ones included; None: it has none of
-    any.
+    """The language with most of the document's fields, misspelt ones included; None if it has
+    no known field.
     """
     if isinstance(document, nodes.Sequence):
         return LANGUAGES["workflow"] if document.items else None
@@ -194,10 +196,10 @@ def likely_language(document: nodes.Node) -> Language | None:
 
 
 def is_meant_as_flow(document: nodes.Node) -> bool:
-    """Is a document without the shape of a language plainly meant as one?
+    """Is a document without the shape of a language clearly meant as one?
 
-    A list in it has steps, or the key of its list or map is one of ours, misspelt.  Other YAML is
-    left alone.
+    It is if a list in it has steps, or if the key of its list or map is a misspelt one of ours.
+    Other YAML files are ignored.
     """
     if isinstance(document, nodes.Sequence):
         return _has_step(document)
@@ -233,6 +235,6 @@ def _holds_maps(node: nodes.Node) -> bool:
 
 
 def _fit(keys: list[str], table: str) -> int:
-    """Two points for a field, one for a misspelt one."""
+    """The score of a table: two points for a field, one for a misspelt field."""
     fields = schema.fields_by_spelling(table)
     return sum(2 if key in fields else 1 if closest_name(key, fields) else 0 for key in keys)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plait.lang.languages import FlowFile
 
 KEPT_TOOLS: Final = 64
-"""Flows that are called as tools are read once; at most this many stay in memory."""
+"""The limit for cached flows that are called as tools; each is read once."""
 
 
 def load_flow(

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a flow is loaded.  A language ignores what it does not have, such as profiles."""
+    """The options for loading a flow. A language ignores those that it does not support, such
+    as profiles.
+    """
 
     project: str | None = None
     """None: the folder of the file."""
@@ -46,10 +48,10 @@ class LoadOptions:
 
     @property
     def is_strict(self) -> bool:
-        """Is a flow strict whose language has no such field?"""
+        """Is a flow strict if its language has no such field?"""
         return bool(self.strict) and not self.lenient
 
-    def project_of(self, source: FlowText) -> str:
+    def project_folder(self, source: FlowText) -> str:
         return source.folder if self.project is None else self.project
 
 
@@ -121,7 +123,7 @@ class LoadedFlow:
 
 
 class ReadFile(Protocol):
-    """What graphs and ensembles have in common once their file is read."""
+    """The common part of graphs and ensembles after their file is read."""
 
     @property
     def source(self) -> FlowText: ...
@@ -147,7 +149,7 @@ def make_flow(
     return LoadedFlow(
         program,
         file.source.path,
-        options.project_of(file.source),
+        options.project_folder(file.source),
         values,
         file.parameters,
         tool_uses=file.uses,

@@ -54,7 +54,7 @@ class Parameter:
 
     @property
     def type_description(self) -> str:
-        """Its type in the words of a message."""
+        """The type of the parameter, as a message shows it."""
         return WORDS[self.type]
 
 
@@ -89,8 +89,13 @@ def secret_names(document: nodes.Node) -> frozenset[str]:
     return frozenset()
 
 
-def parse_parameters(node: nodes.Node | None) -> dict[str, Parameter]:
-    """Parameters whose form has no problems; InputError with all contradictions in them."""
+def parse_parameters(
+    node: nodes.Node | None, secrets: Set[str] = frozenset()
+) -> dict[str, Parameter]:
+    """Parameters whose form has no problems; InputError with all contradictions in them.
+
+    `secrets`: the names of those that are declared as secrets.
+    """
     found: dict[str, Parameter] = {}
     problems: list[Problem] = []
     for parameter in _read(node):
@@ -99,6 +104,11 @@ def parse_parameters(node: nodes.Node | None) -> dict[str, Parameter]:
             problems.append(Problem(what, parameter.span, fix, code="parameter"))
         found[parameter.name] = parameter
         problems += _contradictions(parameter)
+        if parameter.name in secrets and not (
+            parameter.type in ("string", "any")
+            and (isinstance(parameter.default, Undefined) or _can_be_secret(parameter.default))
+        ):
+            problems.append(_secret_problem(parameter))
     if problems:
         raise InputError.together(problems)
     return found
@@ -251,28 +261,40 @@ def resolve_inputs(
             parameter.type_description if isinstance(value, Undefined) else _unmet(parameter, value)
         )
         if unmet is None and secrets and name in secrets and not _can_be_secret(value):
-            what = f"parameter '{name}' must be text, since it is a secret"
-            problems[name] = Problem(
-                what, parameter.span, "declare it with type: string", code="parameter"
-            )
+            problems[name] = _secret_problem(parameter)
         if unmet is not None:
             is_shown = secrets is not None and name not in secrets
             what = f"parameter '{name}' must be {unmet}{format_given(offered) if is_shown else ''}"
             close = _closest_choice(parameter, offered) if is_shown else None
             fix = f"did you mean '{close}'?" if close else _how_to_pass(parameter)
+            if unmet is _SHALLOW:
+                fix = _flatter_fix(name)
             problems[name] = Problem(what, parameter.span, fix, code="parameter")
         values[name] = offered if isinstance(value, Undefined) else value
     if not takes_more:
         problems |= {name: _unknown(name, parameters) for name in others}
-    for name, value in others.items():
-        if takes_more and secrets and name in secrets and not _can_be_secret(value):
+    for name, value in others.items() if takes_more else ():
+        if is_deeper(value, MOST_LEVELS):
+            what = f"input '{name}' must be {_SHALLOW}"
+            problems[name] = Problem(what, fix=_flatter_fix(name), code="parameter")
+        elif secrets and name in secrets and not _can_be_secret(value):
             what = f"input '{name}' must be text, since it is a secret"
-            problems[name] = Problem(what, fix=f"pass it with -i {name}=…", code="parameter")
+            fix = f"pass it with -i {name}=…; if it is declared, with type: string"
+            problems[name] = Problem(what, fix=fix, code="parameter")
     return ResolvedInputs(values, problems)
 
 
+def _flatter_fix(name: str) -> str:
+    return f"pass flatter data with -i {name}=…"
+
+
+def _secret_problem(parameter: Parameter) -> Problem:
+    what = f"parameter '{parameter.name}' must be text, since it is a secret"
+    return Problem(what, parameter.span, "declare it with type: string", code="parameter")
+
+
 def _can_be_secret(value: Json) -> bool:
-    """Only text is masked: a number would be recorded and shown."""
+    """Can the value be masked? Only text can: a number would be recorded and shown."""
     return value is None or isinstance(value, str | Secret)
 
 
@@ -294,7 +316,7 @@ def convert_value(parameter: Parameter, value: Json) -> Json | Undefined:
 
 
 def _parse_json_text(text: str, wanted: str) -> Json | Undefined:
-    """Text as JSON; of true and false the case does not matter."""
+    """Parse text as JSON; true and false are accepted in any case."""
     text = text.strip()
     if wanted == "boolean":
         text = text.lower()
@@ -327,7 +349,7 @@ _SHALLOW: Final = f"nested at most {MOST_LEVELS} levels deep"
 
 
 def _unmet(parameter: Parameter, value: Json) -> str | None:
-    """The rule that the value breaks, in the words of a message."""
+    """The rule that the value breaks, as a message shows it."""
     plain = reveal_text(value) if isinstance(value, Secret) else value
     if is_deeper(plain, MOST_LEVELS):
         return _SHALLOW

@@ -61,7 +61,7 @@ class _StaticHead(Head):
         return Assumed(names)
 
     def _note_origin(self, name: str, template: Template) -> None:
-        """Origins do not matter here."""
+        """Do nothing: origins do not matter here."""
 
     def _in_env_files(self) -> Iterator[tuple[str, Json]]:
         for node in env_files(self.flow.get("env_files")):

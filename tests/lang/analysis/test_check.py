@@ -148,8 +148,8 @@ BEHIND_NOTHING = [
      ["last.output", "last.output", "shell.output"]),
     ("steps: [{shell: ls, on_failure: '/fix ${last.output} ${shell.stderr}'}]\n",        []),
     # a name of the author's that is called like it
-    *((f"{said}map: {{input: [1], steps: [{{shell: 'echo ${{shell}}'}}]}}\nreduce: [{{shell: 'echo ${{shell}}'}}]\n", [])
-      for said in ("env: {shell: zsh}\n", "vars: {shell: zsh}\n", "parameters: {shell: {default: zsh}}\n",
+    *((f"{declared}map: {{input: [1], steps: [{{shell: 'echo ${{shell}}'}}]}}\nreduce: [{{shell: 'echo ${{shell}}'}}]\n", [])
+      for declared in ("env: {shell: zsh}\n", "vars: {shell: zsh}\n", "parameters: {shell: {default: zsh}}\n",
                    "setup: [{shell: echo zsh, capture_output: shell}]\n",
                    "env: {shell: zsh}\nsetup: [{shell: ls}]\n")),
     ("steps: [{test: {command: ls, on_failure: '/fix ${last.output} ${shell.stderr}'}}]\n", []),
@@ -194,14 +194,14 @@ WAYS = [
     ("steps: [{claude: a, on_exit_code: {0: [{shell: ls, capture: c}]}, validate: 'test ${c}', on_success: '/do ${c}'}]\n", []),
     ("steps: [{claude: a, on_exit_code: {0: 'ls'}, on_success: '/do ${shell.output}'}, {claude: '${shell.output}'}]\n", ["shell.output", "shell.output"]),
     # a step that is tried again behind its handler may be done then
-    *((f"steps: [{{claude: a, on_success: '/do ${{c}}', on_exit_code: {{0: '/do ${{c}}', 3: '/do ${{c}}'}}, validate: 'test ${{c}}', on_failure: {said}}}]\n", [])
-      for said in ("{shell: ls, capture: c, max_attempts: 2}",
+    *((f"steps: [{{claude: a, on_success: '/do ${{c}}', on_exit_code: {{0: '/do ${{c}}', 3: '/do ${{c}}'}}, validate: 'test ${{c}}', on_failure: {declared}}}]\n", [])
+      for declared in ("{shell: ls, capture: c, max_attempts: 2}",
                    "{steps: [{shell: ls, capture: c}], retry_original: true}", "{claude: /fix, capture: c}")),
     ("steps: [{claude: a, on_success: '/do ${c}', on_failure: {shell: ls, capture: c, max_attempts: 0}}]\n", ["c"]),
     ("steps: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}, on_success: '/do ${c}'}]\n", []),
     # a block that fails keeps what it captured for itself
     ("blocks: {b: [{shell: ls, capture: c}]}\nsteps: [{use: b, on_failure: '/do ${c}', on_success: '/do ${c}'}, {claude: '${c}'}]\n", ["c"]),
-    # but what the handler of its failing step captured is told with the failure
+    # but captures of the handler of its failing step are given with the failure
     ("blocks: {b: [{shell: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}]}\nsteps: [{use: b, on_failure: '/do ${c}'}]\n", []),
     ("blocks: {b: [{use: i}], i: [{test: {command: ls, on_failure: {shell: ls, capture: c, max_attempts: 1}}}]}\n"
      "steps: [{use: b, on_failure: '/do ${c}'}]\n",                                      []),
@@ -257,7 +257,7 @@ def test_a_name_that_steps_hide_is_warned_of(head: str, expected: list[str]) -> 
 
 
 ELSEWHERE = [
-    # name in the first step     what is said of where it exists
+    # name in the first step     hint where it exists
     ("last.output",              "'last' exists behind a step of the same list; "),
     ("shell.output",             "'shell' exists behind a step of shell text of the same list; "),
     ("error.message",            "'error' exists in on_failure, on_exit_code; "),
@@ -266,10 +266,10 @@ ELSEWHERE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "said"), ELSEWHERE)
-def test_a_built_in_name_that_is_not_known_says_where_it_is(name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "hint"), ELSEWHERE)
+def test_a_built_in_name_that_is_not_known_says_where_it_is(name: str, hint: str) -> None:
     [finding] = findings(f"- claude: ${{{name}}}\n")
-    assert finding.problem.fix == f"{said}known in flow: step, workflow, git, env, uuid"
+    assert finding.problem.fix == f"{hint}known in flow: step, workflow, git, env, uuid"
 
 
 ADDRESSES = [
@@ -506,9 +506,9 @@ def test_a_path_that_leads_out_of_the_project_is_found(
 EMPTY = ["steps: []", "agent_template: []", "commands: []", "agent_template: {commands: []}"]
 
 
-@pytest.mark.parametrize("said", EMPTY)
-def test_a_map_without_steps_is_found(said: str) -> None:
-    [row] = found(f"map:\n  input: [1]\n  {said}\n")
+@pytest.mark.parametrize("field", EMPTY)
+def test_a_map_without_steps_is_found(field: str) -> None:
+    [row] = found(f"map:\n  input: [1]\n  {field}\n")
     assert row.startswith("3 error missing-field ")
 
 
@@ -565,7 +565,7 @@ def test_a_prompt_is_checked_against_its_declared_inputs_if_it_has_any() -> None
     assert found(tasks, names=("topic",)) == ["1 error unknown-input topik"]
 
 
-def test_a_directive_is_checked_when_it_is_said_to_be_one() -> None:
+def test_a_file_is_checked_as_a_directive_when_it_is_named_as_one() -> None:
     text = "inputs: {name: text}\nbody: '{input:nmae} {input:b?} {input:c:d} {input:name}'\ntitle: '{input:x}'\n"
     assert found(text, profile="directive") == ["2 error unknown-input nmae"]
 
@@ -740,7 +740,7 @@ reduce:
 
 
 NEVER = [
-    # a when, and what is said of it
+    # a when, and what is reported
     ("1 == 2",          ["warning unreachable"]),
     ("!true",           ["warning unreachable"]),
     ("false",           ["warning unreachable"]),
@@ -763,7 +763,7 @@ def test_a_condition_that_never_holds_or_cannot_be_read_is_found_once(
 
 
 CASCADES = [
-    # a flow in which one thing cannot be read, and others that rest on it                       all that is said
+    # a flow in which one thing cannot be read, and others that rest on it                       all messages
     ("steps: [{shel: ls, capture_output: x}, {claude: '${x}'}]",                                 ["1 unknown-field shel"]),
     ("steps: [{shell: ls, captur_output: x}, {claude: '${x}'}]",                                 ["1 unknown-field captur_output"]),
     ("steps: [{shell: a, tool: b, capture_output: x}, {claude: '${x} ${y}'}]",                   ["1 several-commands", "1 unknown-name y"]),
@@ -815,8 +815,8 @@ def test_a_line_of_an_env_file_that_is_no_variable_is_named_and_not_shown(tmp_pa
     (tmp_path / "a.env").write_text('A=1\nTOKEN: hunter2\nB="open\n')
     flow = tmp_path / "flow.yaml"
     flow.write_text("env_files: a.env\nsteps: [{shell: 'true'}]\n")
-    said = [str(one.problem) for one in check_file(str(flow), project=str(tmp_path))]
-    assert [one.partition(": this line does not set a variable")[0] for one in said] == [
+    messages = [str(one.problem) for one in check_file(str(flow), project=str(tmp_path))]
+    assert [one.partition(": this line does not set a variable")[0] for one in messages] == [
         f"{tmp_path}/a.env:{line}" for line in (2, 3)
     ]
-    assert "hunter2" not in "".join(said)
+    assert "hunter2" not in "".join(messages)

@@ -16,7 +16,7 @@ from fuzz.code_params_fuzz import (
     PYTHON_TOOL,
     SCRIPTS,
     Case,
-    Tally,
+    Results,
     World,
     fuzz,
     try_one,
@@ -269,19 +269,19 @@ def test_a_bound_value_arrives_and_does_not_run(
 ) -> None:
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path)
-    tally, world = Tally(), World(tmp_path)
-    try_one(host, Case("core/shell", {"command": SCRIPTS[0]}, PAYLOADS[0]), world, tally)
-    assert tally.done[host] == 1
-    assert tally.first_failure == ""
+    results, world = Results(), World(tmp_path)
+    try_one(host, Case("core/shell", {"command": SCRIPTS[0]}, PAYLOADS[0]), world, results)
+    assert results.done[host] == 1
+    assert results.first_failure == ""
 
 
 @pytest.mark.share
 def test_no_value_reaches_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path)
-    tally = fuzz(tmp_path, runs=600 if WHOLE else 40, seed=7)
-    assert tally.first_failure == ""
-    assert min(tally.ends["done"], tally.ends["refused"]) > 0
+    results = fuzz(tmp_path, runs=600 if WHOLE else 40, seed=7)
+    assert results.first_failure == ""
+    assert min(results.ends["done"], results.ends["refused"]) > 0
     assert not (tmp_path / CANARY).exists()
 
 

@@ -101,7 +101,7 @@ SETTING = st.sampled_from(
 
 @settings(deadline=None, max_examples=40)
 @given(name=NAMES, setting=SETTING, known=st.booleans())
-def test_both_forms_print_the_same_whoever_has_the_name(
+def test_both_forms_print_the_same_whatever_defines_the_name(
     name: str, setting: str, known: bool
 ) -> None:
     script = f'{setting.format(n=name)}; echo "[${name}]"; echo "[${{{name}}}]"'
@@ -133,7 +133,7 @@ def test_check_names_every_clash_with_its_place_and_a_repair(place: Place) -> No
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "codes"),
     [
         ("for f in a b; do echo $f ${f}; done", ["name-clash"]),
         ("echo ${#f} ${f%x}", ["bare-name", "bare-name"]),
@@ -142,13 +142,13 @@ def test_check_names_every_clash_with_its_place_and_a_repair(place: Place) -> No
     ],
 )
 def test_it_says_the_same_of_a_script_that_a_tool_is_given(
-    place: Place, script: str, said: list[str]
+    place: Place, script: str, codes: list[str]
 ) -> None:
     found = reported(place, flow(f"tool: core/shell\n    params: {{command: '{script}'}}"))
     assert [(severity, code) for severity, code, *_ in found] == [
-        ("warning", code) for code in said
+        ("warning", code) for code in codes
     ]
-    assert [code for _, code, *_ in reported(place, flow(f"shell: {script}"))] == said
+    assert [code for _, code, *_ in reported(place, flow(f"shell: {script}"))] == codes
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,14 @@ def test_it_says_the_same_of_a_script_that_a_tool_is_given(
         "steps: [{shell: 'total=0; echo ${total}'}]\n",
     ],
 )
-def test_there_is_no_clash_where_both_mean_the_same_or_nobody_asks(place: Place, text: str) -> None:
+def test_there_is_no_clash_where_both_mean_the_same_or_neither_is_used(
+    place: Place, text: str
+) -> None:
     assert reported(place, text) == []
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "count"),
     [
         ("${c.exit_code}", 1),  # of the variable, which goes before the step
         ("${m.nope} ${m.k.x} ${m.l[2]}", 3),
@@ -174,7 +176,7 @@ def test_there_is_no_clash_where_both_mean_the_same_or_nobody_asks(place: Place,
     ],
 )
 def test_check_says_that_a_path_leads_out_of_a_value_of_the_file(
-    place: Place, content: str, said: int
+    place: Place, content: str, count: int
 ) -> None:
     text = (
         "vars: {c: x, m: {k: 1, l: [1, 2]}}\nsteps:\n  - {shell: exit 0, id: c, capture_output: d}\n"
@@ -183,10 +185,10 @@ def test_check_says_that_a_path_leads_out_of_a_value_of_the_file(
     found = reported(place, text)
     assert [(severity, code) for severity, code, *_ in found] == [
         ("warning", "unknown-name")
-    ] * said
+    ] * count
     place.write("flow.yaml", text)
     place.done()
-    assert (place.text("out") == content) == (said > 0)
+    assert (place.text("out") == content) == (count > 0)
 
 
 @pytest.mark.parametrize("name", ["ARG", "ARGUMENT", "FILE", "FILE_PATH"])
@@ -202,9 +204,9 @@ def test_an_alias_of_the_item_is_refused_where_there_is_none(
     place: Place, name: str, step: dict[str, object]
 ) -> None:
     text = str([step]).replace("NAME", name)
-    said = place.refusal(text)
-    assert f"unknown variable '{name}'" in said
-    assert "there is none here" in said
+    message = place.refusal(text)
+    assert f"unknown variable '{name}'" in message
+    assert "there is none here" in message
     looped = place.check(f"steps: [{{foreach: [a], do: {text}}}]\n")
     assert {(one.severity, one.code) for one in looped} == {("warning", "deprecated-alias")}
 
@@ -304,7 +306,7 @@ def test_what_is_no_name_stays_the_shells(place: Place, text: str, printed: str)
     assert place.done().outputs["steps/1"] == printed
 
 
-def test_a_name_with_hyphens_that_nobody_has_is_reported(place: Place) -> None:
+def test_an_unknown_name_with_hyphens_is_reported(place: Place) -> None:
     text = "steps: [{id: test-step, shell: ls}, {shell: 'echo ${tset-step.exit_code}'}]\n"
     (finding,) = place.check(text)
     assert (finding.severity, finding.code) == ("warning", "unknown-name")

@@ -74,23 +74,25 @@ FOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flow", "said"), FOUND)
-def test_check_says_what_the_file_itself_tells(tmp_path: Path, flow: str, said: list[str]) -> None:
+@pytest.mark.parametrize(("flow", "messages"), FOUND)
+def test_check_reports_what_the_file_alone_shows(
+    tmp_path: Path, flow: str, messages: list[str]
+) -> None:
     (tmp_path / "flow.yaml").write_text(flow)
     found = check_file(str(tmp_path / "flow.yaml"))
-    assert [one.problem.what.rpartition(": ")[2] for one in found] == said
+    assert [one.problem.what.rpartition(": ")[2] for one in found] == messages
     assert all((one.code, one.severity) == ("option-like", "warning") for one in found)
 
 
 @pytest.mark.parametrize(
-    ("command", "said"), [("cat ${p}", 1), ("cat -- ${p}", 0), ("echo ${p}", 0)]
+    ("command", "count"), [("cat ${p}", 1), ("cat -- ${p}", 0), ("echo ${p}", 0)]
 )
 def test_check_says_it_of_shell_text_that_a_tool_is_given_and_a_run_begins(
-    place: Place, command: str, said: int
+    place: Place, command: str, count: int
 ) -> None:
     flow = f"parameters: {{p: {{default: '-x'}}}}\nsteps: [{{tool: core/shell, params: {{command: '{command}'}}}}]"
     place.write("flow.yaml", flow)
     path = str(place.file)
     found = [one for one in check_file(path, around=findings_around) if one.code == "option-like"]
-    assert [one.severity for one in found] == ["warning"] * said
+    assert [one.severity for one in found] == ["warning"] * count
     assert "'p' can be" not in place.run(inputs={"p": "/dev/null"}).message

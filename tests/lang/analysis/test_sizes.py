@@ -62,21 +62,23 @@ BOMBS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flow", "said"), BOMBS)
-def test_check_and_run_refuse_it_before_memory_is_gone(place: Place, flow: str, said: str) -> None:
+@pytest.mark.parametrize(("flow", "message"), BOMBS)
+def test_check_and_run_refuse_it_before_memory_is_gone(
+    place: Place, flow: str, message: str
+) -> None:
     path = place.write("flow.yaml", flow) or str(place.file)
     found = [one for one in check_file(str(path)) if one.code == "output-too-long"]
     assert found
-    assert {one.problem.what for one in found} == {said}
+    assert {one.problem.what for one in found} == {message}
     assert all(one.problem.where is not None for one in found)
     tracemalloc.start()
     try:
-        said_by_run = place.run().message
+        run_message = place.run().message
     except (InputError, LimitError) as error:
-        said_by_run = str(error)
+        run_message = str(error)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert said in said_by_run
+    assert message in run_message
     assert peak < 100 * MEBIBYTE
 
 
@@ -168,10 +170,10 @@ def test_a_run_refuses_it_without_the_check(
     monkeypatch.setattr(workflow, "check_workflow", lambda *_, **__: [])
     place.write("flow.yaml", flow)
     try:
-        said = place.run().message
+        message = place.run().message
     except (InputError, LimitError) as error:
-        said = str(error)
-    assert "16,777,216 characters" in said
+        message = str(error)
+    assert "16,777,216 characters" in message
 
 
 def doubled(form: str) -> str:
@@ -407,8 +409,10 @@ CONFIGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "said"), CONFIGS)
-def test_check_says_where_the_config_of_a_tool_grows(place: Place, first: str, said: bool) -> None:
+@pytest.mark.parametrize(("first", "is_found"), CONFIGS)
+def test_check_says_where_the_config_of_a_tool_grows(
+    place: Place, first: str, is_found: bool
+) -> None:
     rows = [f"  a{level}: '{f'{{a{level - 1}}}' * 10}'" for level in range(1, 9)]
     head = "executor_id: core/primitives/subprocess\nversion: 1.0.0\ndescription: d\nconfig:\n  command: echo\n"
     text = head + "\n".join(["  args: ['{a8}']", f"  a0: {first}", *rows])
@@ -416,5 +420,5 @@ def test_check_says_where_the_config_of_a_tool_grows(place: Place, first: str, s
     done = place.plait("check", ".ai/tools/bomb.yaml")
     assert (
         "bomb.yaml:14:7: the rendered text is longer than 16,777,216 characters" in done.stdout
-    ) is said
-    assert done.returncode == (2 if said else 0)
+    ) is is_found
+    assert done.returncode == (2 if is_found else 0)

@@ -39,7 +39,7 @@ def findings(root: Path, name: str, text: str) -> list[str]:
 
 
 CALLS = [
-    # a step                                             what is said of it
+    # a step                                             what is reported
     ("{tool: greet, params: {name: x}}",                 []),
     ("{tool: greet, params: {name: '${workflow.name}'}}", []),
     ("{tool: greet, params: {name: x, count: '${workflow.name}'}}", []),
@@ -54,14 +54,14 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("step", "said"), CALLS)
+@pytest.mark.parametrize(("step", "messages"), CALLS)
 def test_a_call_is_held_against_the_schema_of_its_tool(
-    project: Path, step: str, said: list[str]
+    project: Path, step: str, messages: list[str]
 ) -> None:
     (project / ".ai" / "tools" / "greet.yaml").write_text(GREET)
     (project / ".ai" / "tools" / "strict.yaml").write_text(STRICT)
     steps = [line.split(": ", 2)[2] for line in findings(project, "flow.yaml", f"steps: [{step}]")]
-    assert sorted(steps) == sorted(said)
+    assert sorted(steps) == sorted(messages)
 
 
 SEARCH = """
@@ -78,13 +78,15 @@ BOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("params", "said"), BOUND)
-def test_what_the_call_itself_would_refuse_is_said(project: Path, params: str, said: bool) -> None:
+@pytest.mark.parametrize(("params", "is_found"), BOUND)
+def test_check_reports_what_the_call_itself_would_refuse(
+    project: Path, params: str, is_found: bool
+) -> None:
     (project / ".ai" / "tools" / "search.yaml").write_text(SEARCH)
     found = findings(project, "flow.yaml", f"steps: [{{tool: search, params: {params}}}]")
     assert [
         line.startswith("1: error: 'search' cannot be called like this: ") for line in found
-    ] == [True] * said
+    ] == [True] * is_found
 
 
 def test_a_call_in_a_graph_and_in_a_hook_is_held_against_it_too(project: Path) -> None:
@@ -94,9 +96,9 @@ def test_a_call_in_a_graph_and_in_a_hook_is_held_against_it_too(project: Path) -
         hooks: [{event: graph_completed, action: {tool: strict, params: {nam: x}}}]
         nodes: {a: {tool: strict, params: {name: '${state.x}', conut: 1}}}
         """
-    said = findings(project, "graph.yaml", graph)
-    assert "3: error: 'strict': 'conut' is not a parameter" in said
-    assert "2: error: 'strict': 'name' is required" in said
+    found = findings(project, "graph.yaml", graph)
+    assert "3: error: 'strict': 'conut' is not a parameter" in found
+    assert "2: error: 'strict': 'name' is required" in found
 
 
 def test_a_call_in_a_block_in_a_handler_and_in_an_ensemble_is_held_against_it_too(
@@ -110,9 +112,9 @@ def test_a_call_in_a_block_in_a_handler_and_in_an_ensemble_is_held_against_it_to
           - shell: ls
             on_failure: [{tool: strict, params: {nam: x}}]
         """
-    said = findings(project, "flow.yaml", flow)
-    assert "1: error: 'strict': name: must be a string, got 3" in said
-    assert "5: error: 'strict': 'nam' is not a parameter" in said
+    found = findings(project, "flow.yaml", flow)
+    assert "1: error: 'strict': name: must be a string, got 3" in found
+    assert "5: error: 'strict': 'nam' is not a parameter" in found
     ensemble = "tasks: [{description: d, expected_output: e, tool: strict, params: {nam: x}}]"
     assert "1: error: 'strict': 'nam' is not a parameter" in findings(project, "e.yaml", ensemble)
 
@@ -132,7 +134,7 @@ SUBPROCESS = "executor_id: core/primitives/subprocess\nconfig: "
 TENFOLD = ", ".join(f"v{level}: '{f'{{v{level - 1}}}' * 10}'" for level in range(1, 9))
 """Entries of which each holds ten times the one before."""
 TOOLS = [
-    # a file below .ai/tools, its text                              what is said of it
+    # a file below .ai/tools, its text                              what is reported
     ("a.yaml", GREET,                                               []),
     ("a.yaml", "executor_idd: core/primitives/subprocess",          ["1: error: 'executor_idd' is not a key of a tool"]),
     ("a.yaml", "executor_id: core/primitives/subprocess\nversion: 1.5", ["2: error: 'version' is text"]),
@@ -162,11 +164,11 @@ TOOLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "text", "said"), TOOLS)
+@pytest.mark.parametrize(("name", "text", "messages"), TOOLS)
 def test_the_file_of_a_tool_is_checked(
-    project: Path, name: str, text: str, said: list[str]
+    project: Path, name: str, text: str, messages: list[str]
 ) -> None:
-    assert findings(project, f".ai/tools/{name}", text) == said
+    assert findings(project, f".ai/tools/{name}", text) == messages
 
 
 def test_below_a_directory_tools_are_checked_and_what_they_import_is_not(project: Path) -> None:
@@ -177,7 +179,7 @@ def test_below_a_directory_tools_are_checked_and_what_they_import_is_not(project
 
 
 FLOWS = [
-    # a flow                                                                 what is said of it
+    # a flow                                                                 what is reported
     ("steps: [{shell: ls, on_failure: ignore}]",                             ["1: error: 'on_failure' is shell text, so this would run a command called 'ignore'"]),
     ("steps: [{shell: ls, on_failure: continue}]",                           ["1: error: 'on_failure' is shell text, so this would run a command called 'continue'"]),
     ("steps: [{shell: ls, on_failure: retry}]",                              ["1: error: 'on_failure' is shell text, so this would run a command called 'retry'"]),
@@ -198,12 +200,14 @@ FLOWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "said"), FLOWS)
-def test_what_a_run_would_refuse_is_said(project: Path, text: str, said: list[str]) -> None:
-    assert findings(project, "flow.yaml", text) == said
+@pytest.mark.parametrize(("text", "messages"), FLOWS)
+def test_check_reports_what_a_run_would_refuse(
+    project: Path, text: str, messages: list[str]
+) -> None:
+    assert findings(project, "flow.yaml", text) == messages
 
 
-def test_a_directive_without_a_provider_is_said(project: Path) -> None:
+def test_a_directive_without_a_provider_is_reported(project: Path) -> None:
     text = "---\nname: d\n---\nSay hello.\n"
     assert findings(project, "d.md", text) == ["0: warning: no model provider is configured"]
     (project / ".ai" / "config" / "providers").mkdir(parents=True)

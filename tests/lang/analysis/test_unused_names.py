@@ -1,4 +1,4 @@
-"""What hooks behind an end are told: what was used with it, at which attempt it ended, and by whom."""
+"""Values of hooks after an end: its usage, its attempt, and what did it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plait.core.values import Json
 from plait.engine.hooks import HookRunner
 from plait.engine.journal import MemoryJournal
 from program.fakes import new_run
-from runs.attempts import Services, run_attempt, said
+from runs.attempts import Services, outcome_text, run_attempt
 from runs.test_replayed_names import chatty
 
 GUARD = "hooks: [{id: g, event: turn_finished, condition: '${used.tokens} >= 15', verb: abort, why: enough}]\n"
@@ -29,7 +29,7 @@ def test_a_guard_by_tokens_acts_on_the_answer_that_used_them(
     tmp_path: Path, file: str, text: str
 ) -> None:
     fakes = Services(tmp_path, chatty)
-    assert "the hook 'g' says abort: enough" in said(
+    assert "the hook 'g' says abort: enough" in outcome_text(
         run_attempt(tmp_path, file, text, fakes, MemoryJournal())
     )
     assert (fakes.questions, fakes.logged) == (1, [])
@@ -41,7 +41,7 @@ def test_what_an_answer_took_is_in_both_names(tmp_path: Path) -> None:
     fakes = Services(tmp_path, chatty)
     fakes.tools["tell"] = lambda _: None
     text = f"---\npermissions: [log]\n{hooks}\n---\ntalk\n"
-    assert said(run_attempt(tmp_path, "d.md", text, fakes, MemoryJournal())) == "done"
+    assert outcome_text(run_attempt(tmp_path, "d.md", text, fakes, MemoryJournal())) == "done"
     heard = [params["x"] for tool, params in fakes.calls if tool == "tell"]
     assert heard == ["1 1 15 0.25 15 m-1", "2 2 30 0.5 30 m-1", "3 3 45 0.75 45 m-1"]
 
@@ -81,19 +81,22 @@ def test_the_attempt_that_is_reported_is_the_one_that_ended_it(
             text.removesuffix(AGAIN),
             hooks.replace("hooks: [", "hooks:\n  - ").replace("]\n", "\n") + AGAIN,
         )
-    assert said(run_attempt(tmp_path, "f.yaml", hooks + text, fakes, MemoryJournal())) == "done"
+    assert (
+        outcome_text(run_attempt(tmp_path, "f.yaml", hooks + text, fakes, MemoryJournal()))
+        == "done"
+    )
     assert str(reported[-1]).endswith(" 3")
 
 
 @pytest.mark.parametrize("model", ["", ", model: m"])
-def test_the_model_of_an_answer_is_known_though_nobody_names_one(
+def test_the_model_of_a_response_is_known_though_no_step_names_one(
     tmp_path: Path, model: str
 ) -> None:
     fakes, reported = Services(tmp_path, chatty), list[Json]()
     fakes.tools["tell"] = lambda params: reported.append(params["x"])
     steps = f"steps: [{{prompt: {{prompt: hi{model}}}}}, {{prompt: {{prompt: talk, tools: [log]{model}}}}}]\n"
     text = hook("turn_finished", "${model} ${result.model}") + steps
-    assert said(run_attempt(tmp_path, "f.yaml", text, fakes, MemoryJournal())) == "done"
+    assert outcome_text(run_attempt(tmp_path, "f.yaml", text, fakes, MemoryJournal())) == "done"
     assert reported == [f"{'m' if model else 'm-1'} m-1"] * 4
 
 
@@ -102,7 +105,7 @@ def test_the_end_of_a_prompt_knows_who_answered(tmp_path: Path, prompt: str) -> 
     fakes, reported = Services(tmp_path, chatty), list[Json]()
     fakes.tools["tell"] = lambda params: reported.append(params["x"])
     text = hook("step_finished", "${model}") + f"steps: [{{prompt: {prompt}}}, {{tool: log}}]\n"
-    assert said(run_attempt(tmp_path, "f.yaml", text, fakes, MemoryJournal())) == "done"
+    assert outcome_text(run_attempt(tmp_path, "f.yaml", text, fakes, MemoryJournal())) == "done"
     assert reported[-1] is None, "a step that asks nobody"
     assert set(reported[:-1]) == {"m-1"}
 
@@ -125,7 +128,7 @@ def test_a_node_that_is_reported_of_as_done_is_counted(tmp_path: Path) -> None:
     fakes.tools["tell"] = lambda params: reported.append(params["x"])
     graph = "start: a\nnodes: {a: {tool: log, next: b}, b: {tool: log}}\n"
     assert (
-        said(
+        outcome_text(
             run_attempt(
                 tmp_path,
                 "g.yaml",

@@ -109,7 +109,7 @@ def test_there_are_rows_of_the_language() -> None:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["about"]) for row in ROWS])
-def test_a_row_of_the_language_holds_for_the_prompt_that_a_model_hears(
+def test_a_row_of_the_language_holds_for_the_prompt_that_a_model_receives(
     row: Any, tmp_path: Path
 ) -> None:
     given = row.get("values", {}).get("inputs", {})
@@ -156,7 +156,7 @@ def value_of(program: Any, fakes: ToolServices) -> Any:
 # ── inputs and outputs are checked ───────────────────────────────────────
 
 
-def test_everything_that_is_wrong_with_what_is_given_is_said_at_once() -> None:
+def test_all_problems_of_given_inputs_are_reported_at_once() -> None:
     text = "---\ninputs:\n  a: string\n  b: {type: integer, description: how many}\n  c: {choices: [x, y]}\n---\n{input:a}\n"
     assert problems(text, c="z", d="1") == (
         "this flow has no parameter 'd'\n"
@@ -249,7 +249,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "reported"), WRONG)
-def test_what_is_wrong_is_said_with_its_place(text: str, reported: str) -> None:
+def test_a_problem_is_reported_with_its_place(text: str, reported: str) -> None:
     assert problems(text) == reported
 
 
@@ -258,7 +258,7 @@ def test_a_permission_that_can_name_nothing_is_refused(pattern: str) -> None:
     assert "a pattern of tool ids" in problems(f"---\npermissions: ['{pattern}']\n---\nGo")
 
 
-def test_all_problems_of_a_head_are_said_together() -> None:
+def test_all_problems_of_a_head_are_reported_together() -> None:
     reported = problems("---\nnmae: x\npermissions: 3\nlimits: {turns: -1}\n---\nGo")
     assert [line for line in reported.splitlines() if line.startswith("review.md")] == [
         "review.md:2:1: 'nmae' is not a field of a directive",
@@ -408,7 +408,7 @@ BAD_XML = [
 
 
 @pytest.mark.parametrize(("inside", "reported"), BAD_XML)
-def test_what_is_wrong_in_xml_is_said_with_its_place(inside: str, reported: str) -> None:
+def test_a_problem_in_xml_is_reported_with_its_place(inside: str, reported: str) -> None:
     assert problems(xml(inside)).splitlines()[0].startswith(reported)
 
 
@@ -445,7 +445,7 @@ def test_whatever_the_xml_is_it_is_read_or_refused(inside: str) -> None:
 # ── as a program ─────────────────────────────────────────────────────────
 
 
-def test_a_directive_is_one_conversation(tmp_path: Path) -> None:
+def test_a_directive_is_one_session(tmp_path: Path) -> None:
     file = tmp_path / "d.md"
     file.write_text("Say hello.")
     loaded = load_file(str(file))

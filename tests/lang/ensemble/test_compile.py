@@ -52,7 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return graph_place(tmp_path, monkeypatch)
 
 
-def said(place: Place, *answers: Json) -> None:
+def write_answers(place: Place, *answers: Json) -> None:
     """A provider that plays these back."""
     place.write("said.yaml", [{"answer": answer} for answer in answers])
     place.write(".ai/config/providers/default.yaml", REPLAY)
@@ -85,7 +85,7 @@ def test_an_ensemble_of_tools_runs_without_any_model(place: Place) -> None:
 
 
 def test_agents_of_a_file_are_asked_and_hear_contexts_before_the_task(place: Place) -> None:
-    said(
+    write_answers(
         place,
         {"text": "facts {topic}", "usage": {"input": 3, "output": 2, "cost": 0.5}},
         {"text": "page", "usage": {"input": 4, "output": 1}},
@@ -256,7 +256,7 @@ def test_declared_inputs_are_checked_and_what_is_needed_has_to_be_given(place: P
 
 
 def test_a_secret_input_of_a_file_is_nowhere(place: Place) -> None:
-    said(place, "fine")
+    write_answers(place, "fine")
     place.done(
         "secrets: [key]\ntasks: [{description: 'use {key}'}]\n",
         inputs={"key": "s3cr3t-value-of-mine"},
@@ -265,7 +265,7 @@ def test_a_secret_input_of_a_file_is_nowhere(place: Place) -> None:
 
 
 def test_limits_and_hooks_of_a_file_hold(place: Place) -> None:
-    said(place, "one", "two")
+    write_answers(place, "one", "two")
     flow = "limits: {turns: 1}\ntasks: [{description: a}, {description: b}]\n"
     ran = place.run(flow)
     assert (ran.result.status, ran.result.failure and ran.result.failure.kind) == (
@@ -292,7 +292,7 @@ def test_a_provider_that_is_missing_is_reported_before_the_first_task(place: Pla
 
 def test_a_hierarchical_ensemble_of_a_file_delegates(place: Place) -> None:
     use = {"name": "delegate", "arguments": {"worker": "writer", "task": "write {topic}"}}
-    said(place, {"text": "", "uses": [use]}, "the text", "all done")
+    write_answers(place, {"text": "", "uses": [use]}, "the text", "all done")
     ran = place.done(
         "workflow: hierarchical\nmanager: {goal: lead, required: [writer]}\n"
         "tasks: [{description: 'a page on {topic}', agent: {role: writer}}]\n",
@@ -306,7 +306,7 @@ def test_a_hierarchical_ensemble_of_a_file_delegates(place: Place) -> None:
 def test_workers_of_a_file_are_named_by_role_or_by_name_also_if_the_role_is_a_template(
     place: Place,
 ) -> None:
-    said(
+    write_answers(
         place,
         {"uses": [{"name": "delegate", "arguments": {"worker": "tides writer", "task": "go"}}]},
         "written",
@@ -427,7 +427,7 @@ def test_a_changed_or_renamed_task_is_not_taken_for_the_one_that_was_done(place:
 
 
 class Counted:
-    """Handlers that count, and fail for as long as they are told to."""
+    """Handlers that count their calls, and fail as long as the test wants."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -469,7 +469,7 @@ def test_a_run_in_python_is_recorded_shown_and_resumed(
     done = ensemble.run(resume=run)
     assert (done.raw, done.run) == ("bad1", run)
     assert counted.ran == ["first 1", "bad", "bad"]
-    assert done.trace["lives"] == 2
+    assert done.trace["run_attempts"] == 2
     shown = place.plait("show", run)
     assert (shown.returncode, "counting" in shown.stdout) == (0, True)
 
@@ -563,7 +563,7 @@ def test_a_named_project_keeps_the_run(tmp_path: Path) -> None:
 def test_a_dry_run_shows_what_would_be_done(place: Place) -> None:
     from plait.app.runs import Options, plan_run
 
-    said(place, "no")
+    write_answers(place, "no")
     place.write(
         "flow.yaml",
         "tasks: [{id: a, description: 'A {x}'}, {id: b, description: b, tool: demo/give}]\n",
@@ -766,7 +766,7 @@ def test_an_ensemble_is_called_by_id_from_a_workflow_a_graph_python_and_the_comm
 def test_an_agent_is_offered_an_ensemble_with_its_inputs_and_calls_it(place: Place) -> None:
     team(place)
     use = {"name": "my__team", "arguments": {"topic": "tides"}}
-    said(place, {"text": "", "uses": [use]}, "done")
+    write_answers(place, {"text": "", "uses": [use]}, "done")
     ran = place.done("tasks: [{description: ask, agent: {role: r, tools: my/team}}]\n")
     assert ran.value["output"] == "done"
     assert place.text("ledger") == "tides\n"
@@ -795,7 +795,7 @@ def test_an_ensemble_that_is_called_has_its_own_limits_and_hooks(place: Place) -
     assert "hush" in place.run(calling).message
     asking = "version: 1.0.0\ntool_type: ensemble\nlimits: {turns: 1}\ntasks: [{description: a}, {description: b}]\n"
     team(place, asking, "my/asks")
-    said(place, "one", "two", "three")
+    write_answers(place, "one", "two", "three")
     two = "tasks: [{id: x, description: x, tool: my/asks}, {id: y, description: y}]\non_error: continue_on_error\n"
     ran = place.run(two)
     assert ran.result.failure is not None
@@ -894,7 +894,7 @@ def test_a_dry_run_of_a_map_whose_items_are_made_shows_one_that_stands_for_all(
     assert steps[1].shown == "demo/ledger ${point.name} ${point_index}\n{point_name} t"
 
 
-def test_a_tool_in_a_loop_hears_what_the_round_before_came_to(place: Place) -> None:
+def test_a_tool_in_a_loop_receives_the_result_of_the_round_before(place: Place) -> None:
     ran = place.done(
         "tasks: [{id: a, description: go, tool: demo/give, params: {value: '${task.feedback}${task.iteration}'}}]\n"
         "loops: [{tasks: a, max_iterations: 3}]\n"

@@ -72,7 +72,7 @@ def test_an_error_says_what_was_meant(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_variable_of_a_graph_is_told_how_an_input_is_written() -> None:
+def test_the_error_of_an_unknown_variable_of_a_graph_shows_how_an_input_is_written() -> None:
     document = parse("start: a\nnodes: {a: {return: '${foo}'}}", "graph.yaml")
     assert [finding.problem.fix for finding in check_graph(document)] == [
         "known in graph: state, inputs, result, _now, _timestamp, env, uuid; an input is 'inputs.foo'"
@@ -114,8 +114,8 @@ ROWS = [
 
 @pytest.mark.parametrize(("text", "expected"), ROWS)
 def test_a_graph_is_checked(text: str, expected: list[str] | int) -> None:
-    said = [line.split(" ", 2)[2] for line in found(text)]
-    assert (len(said) if isinstance(expected, int) else said) == expected
+    messages = [line.split(" ", 2)[2] for line in found(text)]
+    assert (len(messages) if isinstance(expected, int) else messages) == expected
 
 
 def test_the_page_of_graphs_has_the_tables_of_the_format() -> None:

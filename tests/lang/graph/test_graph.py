@@ -200,7 +200,7 @@ def test_a_result_is_unwrapped_without_losing_fields_of_the_tools_own(
     assert ran.value["state"]["r"] == (given_back if expected is None else expected)
 
 
-def test_null_parameters_are_left_away_at_any_depth_and_a_missing_name_is_empty_with_one_note(
+def test_null_parameters_are_left_out_at_any_depth_and_a_missing_name_is_empty_with_one_note(
     place: Place,
 ) -> None:
     flow = """\
@@ -610,9 +610,9 @@ def test_nothing_of_a_graph_tool_is_looked_at_before_it_is_trusted(
 
 
 def test_an_unknown_tool_is_reported_at_its_place_before_anything_runs(place: Place) -> None:
-    said = place.refusal("start: a\nnodes:\n  a: {tool: demo/ad}\n")
-    assert "flow.yaml:3:13" in said
-    assert "demo/add" in said
+    message = place.refusal("start: a\nnodes:\n  a: {tool: demo/ad}\n")
+    assert "flow.yaml:3:13" in message
+    assert "demo/add" in message
 
 
 # ── kills and resumes ────────────────────────────────────────────────────
@@ -685,11 +685,11 @@ def _resume_refusal(place: Place, run: str, because: str) -> str:
     try:
         ran = place.resume(run)
     except InputError as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = ran.message
-    assert because in said, said
-    return said
+        message = ran.message
+    assert because in message, message
+    return message
 
 
 def test_a_node_that_was_not_reached_may_be_edited(place: Place) -> None:
@@ -816,6 +816,17 @@ def test_a_secret_is_text(place: Place, declared: str, given: Any, what: str) ->
     place.done(flow.replace("integer", "string"), inputs={"pin": "1234"})
 
 
+@pytest.mark.parametrize("declared", ["integer", "{type: array}", "{default: 5}"])
+def test_a_check_finds_a_secret_that_is_declared_as_something_else(
+    place: Place, declared: str
+) -> None:
+    flow = f"secrets: [pin]\ninputs: {{pin: {declared}}}\nstart: a\nnodes: {{a: {{}}}}\n"
+    place.write("flow.yaml", flow)
+    (finding,) = place.check()
+    assert finding.problem.what == "parameter 'pin' must be text, since it is a secret"
+    assert finding.problem.fix == "declare it with type: string"
+
+
 def test_a_secret_item_reaches_the_tool_and_not_the_journal(place: Place) -> None:
     flow = """\
 inputs: {token: string}
@@ -839,7 +850,7 @@ nodes:
     assert b"hunter2" not in place.state
 
 
-def test_of_graphs_that_call_themselves_a_failure_names_each_node_once(place: Place) -> None:
+def test_a_failure_of_recursive_graphs_names_each_node_once(place: Place) -> None:
     graph_tool(place, "my/one", "start: a\nnodes: {a: {tool: my/two}}\n")
     graph_tool(place, "my/two", "start: b\nnodes: {b: {tool: my/one}}\n")
     graph_tool(place, "my/self", "start: a\nnodes: {a: {tool: my/self}}\n")

@@ -27,7 +27,7 @@ def composed(file: Path) -> ComposedWorkflow:
     return compose(documents.load(str(file)), str(file), project=str(file.parent))
 
 
-def said(file: Path) -> list[str]:
+def messages_of(file: Path) -> list[str]:
     return [problem.what for problem in composed(file).problems]
 
 
@@ -94,7 +94,7 @@ def test_a_changed_block_changes_the_step_that_uses_it(tmp_path: Path) -> None:
 
 
 WRONG = [
-    # files                                                                     what is said
+    # files                                                                     the message
     ({"flow": "extends: flow.yaml"},                                            ["these files lead back to themselves: flow.yaml → flow.yaml"]),
     ({"flow": "extends: a.yaml", "a": "extends: b.yaml", "b": "extends: a.yaml"}, ["these files lead back to themselves: a.yaml → b.yaml → a.yaml"]),
     ({"flow": "imports: [a.yaml]", "a": "imports: [flow.yaml]\nblocks: {x: []}"}, ["these files lead back to themselves: flow.yaml → a.yaml → flow.yaml"]),
@@ -117,10 +117,10 @@ WRONG = [
 def test_files_that_do_not_fit_together_are_refused(
     tmp_path: Path, files: dict[str, str], messages: list[str]
 ) -> None:
-    assert said(put(tmp_path, **files)) == messages
+    assert messages_of(put(tmp_path, **files)) == messages
 
 
-def test_a_missing_file_is_said_where_it_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_where_it_is_named_with_the_nearest(tmp_path: Path) -> None:
     [problem] = composed(
         put(tmp_path, flow="name: x\nextends: bsae.yaml\n", base="steps: []")
     ).problems
@@ -135,13 +135,13 @@ def test_a_link_that_leads_outside_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "project"
     file = put(project, flow="imports: [link.yaml]")
     (project / "link.yaml").symlink_to(outside)
-    assert said(file) == ["'link.yaml' is a link, or lies behind one"]
+    assert messages_of(file) == ["'link.yaml' is a link, or lies behind one"]
 
 
 def test_blocks_that_multiply_end_in_an_error_and_not_in_a_long_wait(tmp_path: Path) -> None:
     doubling = "".join(f"  b{n}: [{{use: b{n + 1}}}, {{use: b{n + 1}}}]\n" for n in range(25))
     file = put(tmp_path, flow=f"steps: [{{use: b0}}]\nblocks:\n{doubling}  b25: [{{shell: ls}}]\n")
-    assert said(file) == [
+    assert messages_of(file) == [
         f"this flow has more than {module.MAX_STEPS:,} steps when all blocks are expanded"
     ]
     with pytest.raises(InputError, match="more than 10,000 steps"):
@@ -151,7 +151,7 @@ def test_blocks_that_multiply_end_in_an_error_and_not_in_a_long_wait(tmp_path: P
 def test_blocks_that_go_too_deep_end_in_an_error(tmp_path: Path) -> None:
     chain = "".join(f"  b{n}: [{{use: b{n + 1}}}]\n" for n in range(2000))
     file = put(tmp_path, flow=f"steps: [{{use: b0}}]\nblocks:\n{chain}  b2000: [{{shell: ls}}]\n")
-    assert f"blocks use blocks more than {module.MAX_DEPTH} levels deep" in said(file)
+    assert f"blocks use blocks more than {module.MAX_DEPTH} levels deep" in messages_of(file)
     with pytest.raises(InputError):
         load_file(str(file))
 
@@ -211,4 +211,4 @@ def test_an_imported_file_may_be_a_flow_of_its_own(tmp_path: Path) -> None:
         flow="imports: [lib.yaml]\nsteps: [{use: lint}]\n",
         lib="name: lib\ntimeout: 3s\nblocks: {lint: [{shell: 'true', env: {X: a}}]}\nsteps: [{use: lint}]\n",
     )
-    assert said(file) == []
+    assert messages_of(file) == []

@@ -92,7 +92,7 @@ def test_what_need_not_be_given_and_is_not_has_no_value() -> None:
     assert resolved("parameters: {optional: [a]}") == {}
 
 
-def test_everything_that_does_not_fit_is_said_at_once() -> None:
+def test_everything_that_does_not_fit_is_reported_at_once() -> None:
     text = """\
 parameters:
   target: {description: what to build}
@@ -131,10 +131,10 @@ DECLARED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "message"), DECLARED)
-def test_a_declaration_that_contradicts_itself_is_refused(said: str, message: str) -> None:
+@pytest.mark.parametrize(("declared", "message"), DECLARED)
+def test_a_declaration_that_contradicts_itself_is_refused(declared: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        flow_parameters(parse(f"parameters: {said}", "flow.yaml"))
+        flow_parameters(parse(f"parameters: {declared}", "flow.yaml"))
     assert caught.value.what.startswith(message)
 
 
@@ -155,13 +155,13 @@ def test_any_text_is_taken_or_refused_without_being_shown(value: str, kind: str)
     try:
         resolved(text, p=marked)
     except InputError as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = ""
-    assert "hunter2" not in said
+        message = ""
+    assert "hunter2" not in message
 
 
-# ── surroundings ─────────────────────────────────────────────────────────
+# ── environment ──────────────────────────────────────────────────────────
 
 
 def read(folder: Path, text: str, *, profile: str | None = None, **environ: str) -> FlowEnvironment:

@@ -109,7 +109,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize("step", LEFT)
-def test_a_resumed_run_masks_what_remembered_steps_have_made_of_a_secret(
+def test_a_resumed_run_masks_what_replayed_steps_have_made_of_a_secret(
     place: Place, step: str
 ) -> None:
     flow = f"secrets: {{T: TOKEN}}\nsteps: [{step}, {{shell: test -e go}}, {{shell: cat out}}]\n"

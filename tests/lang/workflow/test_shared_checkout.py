@@ -40,7 +40,7 @@ def writes(path: str) -> str:
     return f"all items write the one file '{path}', several at a time and in one checkout"
 
 
-TOLD = [
+REPORTED = [
     ({"shell": "git add -A && git commit -m ${item}"}, COMMITS),
     ({"shell": "git -c user.name=x commit -qm x"}, COMMITS),
     ({"shell": "git --no-pager merge ${item}"}, COMMITS),
@@ -66,7 +66,7 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("step", "what"), TOLD)
+@pytest.mark.parametrize(("step", "what"), REPORTED)
 def test_a_step_of_a_map_that_gets_into_the_way_of_others_is_reported(
     place: Place, step: dict[str, object], what: str
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_step_of_a_map_that_gets_into_the_way_of_others_is_reported(
     assert reported(place, {"steps": [step], "max_parallel": 5}) == []
 
 
-NOT_TOLD = [
+NOT_REPORTED = [
     {"shell": "echo ${item} >> ledger"},
     {"shell": "echo ${item} > out-${item}.txt"},
     {"shell": "echo ${item} > out-$i.txt; ls > /dev/null; ls 2>&1"},
@@ -105,7 +105,7 @@ NOT_TOLD = [
 ]
 
 
-@pytest.mark.parametrize("step", NOT_TOLD)
+@pytest.mark.parametrize("step", NOT_REPORTED)
 def test_what_is_apart_for_each_item_is_not_reported(place: Place, step: dict[str, object]) -> None:
     assert reported(place, mapped(step)) == []
 

@@ -229,7 +229,7 @@ def test_a_host_that_a_run_found_is_refused_in_a_file_that_it_is_given_to(place:
     assert "the scheme and host of a URL" in place.run(flow % "${c}").message
     assert (
         "refused" in place.run(flow % "http://127.0.0.1:9").message.lower()
-    )  # nobody listens there
+    )  # no server listens there
 
 
 def test_its_head_knows_the_names_of_its_caller(place: Place) -> None:
@@ -247,7 +247,7 @@ def test_its_head_knows_the_names_of_its_caller(place: Place) -> None:
     )
 
 
-def test_its_secrets_are_masked_before_it_is_called_and_when_it_is_remembered(
+def test_its_secrets_are_masked_before_it_is_called_and_when_it_is_replayed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INNER", "inner-secret-text")

@@ -286,11 +286,11 @@ RETRIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "retry"), RETRIES)
+@pytest.mark.parametrize(("field", "retry"), RETRIES)
 def test_retry_counts_attempts_and_takes_every_way_to_wait(
-    tmp_path: Path, said: str, retry: Retry
+    tmp_path: Path, field: str, retry: Retry
 ) -> None:
-    assert one_step(tmp_path, f"{{shell: ls, {said}}}").policy.retry == retry
+    assert one_step(tmp_path, f"{{shell: ls, {field}}}").policy.retry == retry
 
 
 HANDLERS = [
@@ -314,11 +314,11 @@ HANDLERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "titles", "attempts", "fails"), HANDLERS)
+@pytest.mark.parametrize(("field", "titles", "attempts", "fails"), HANDLERS)
 def test_on_failure_in_all_its_forms(
-    tmp_path: Path, said: str, titles: list[str], attempts: int, fails: bool | None
+    tmp_path: Path, field: str, titles: list[str], attempts: int, fails: bool | None
 ) -> None:
-    handler = one_step(tmp_path, f"{{shell: ls, on_failure: {said}}}").on_failure
+    handler = one_step(tmp_path, f"{{shell: ls, on_failure: {field}}}").on_failure
     assert handler is not None
     assert [step.title for step in handler.steps.steps] == titles
     assert (handler.attempts, handler.fails_anyway) == (attempts, fails)
@@ -400,7 +400,7 @@ TRIES = [
 
 
 @pytest.mark.parametrize(("of_map", "of_flow", "attempts"), TRIES)
-def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
+def test_an_item_has_its_declared_number_of_attempts_whatever_its_failure_means(
     tmp_path: Path, of_map: str, of_flow: str, attempts: int
 ) -> None:
     map_step = load(
@@ -412,7 +412,7 @@ def test_an_item_is_tried_as_often_as_is_said_whatever_its_failure_means(
 
 TWICE = "has two different values, here and in error_policy"
 CONTRADICTIONS = [
-    # map fields                                                         what is said about it
+    # map fields                                                         what is reported
     ("max_failures: 1, error_policy: {max_failures: 2}",                 f"max_failures {TWICE}"),
     ("on_item_failure: dlq, error_policy: {on_item_failure: skip}",      f"on_item_failure {TWICE}"),
     ("retry: 2, error_policy: {retry_config: {attempts: 3}}",            "retry and retry_config contradict each other"),
@@ -514,9 +514,7 @@ def fingerprint(folder: Path, step: str, head: str = "") -> str:
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_only_tells_people_something_is_no_change(
-    tmp_path: Path, one: str, other: str
-) -> None:
+def test_an_edit_of_text_for_people_is_no_change(tmp_path: Path, one: str, other: str) -> None:
     assert fingerprint(tmp_path, one) == fingerprint(tmp_path, other)
 
 
@@ -638,13 +636,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
-def test_a_mistake_is_said_with_its_place_and_what_to_do(
+def test_a_mistake_is_reported_with_its_place_and_what_to_do(
     tmp_path: Path, text: str, message: str
 ) -> None:
     assert refusal(tmp_path, text) == message
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     text = """\
 setup:
   - shell: eval ${x}
@@ -664,7 +662,7 @@ reduce:
     assert {problem.code for problem in caught.value.problems} <= RULES.keys()
 
 
-def test_what_is_given_and_what_cannot_be_had_are_said_at_once(tmp_path: Path) -> None:
+def test_problems_of_given_inputs_and_missing_secrets_are_reported_at_once(tmp_path: Path) -> None:
     flow = "parameters: {a: integer}\nenv: {A: '${a}'}\nsecrets: {S: NOPE}\nsteps: [{shell: ls}]\n"
     with pytest.raises(InputError) as caught:
         load(tmp_path, flow, inputs={"b": 1}, profile="p")
@@ -762,7 +760,7 @@ def test_any_document_loads_or_is_refused(
         load(folder, json.dumps(document))
     except PlaitError as error:
         exit_code = error.exit_code
-        str(error)  # can be said
+        str(error)  # can be written
     assert exit_code in (0, 2)
 
 
@@ -787,14 +785,14 @@ reduce:
   - shell: "echo ${map.successful} ${base} ${map.outputs}"
 """,
     )
-    said = {
+    outputs = {
         "git rev-parse HEAD": "abc\n",
         "wc a abc 0/2": "1\n",
         "wc b abc 1/2": "2\n",
         "echo 1": "one",
         "echo 2": "two",
     }
-    fakes = FakeServices(on_shell=lambda command: printed(said.get(command, "")))
+    fakes = FakeServices(on_shell=lambda command: printed(outputs.get(command, "")))
     finished(loaded, tmp_path, fakes)
     assert commands(fakes)[-1] == "echo 2 abc one two"
 

@@ -1,6 +1,7 @@
-"""Values for `plait check`: those that are written in a file; all others are unknown.
+"""Values for `plait check`: values from the file are known, all others are unknown.
 
-`plait check` fills templates with them by the same code as a run, to find texts that grow too long.
+`plait check` fills templates with them by the same code as a run, to find texts that become too
+long.
 """
 
 from __future__ import annotations

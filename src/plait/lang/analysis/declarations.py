@@ -30,8 +30,7 @@ _SHELL_STEPS: Final = ("shell", "test")
 ANY_NAME: Final = BuiltinName(
     "…", (), "whatever something that could not be read would have named", offered=False
 )
-"""A name that no template can use.  Where it is known, unknown names may exist.
-"""
+"""A name that no template can use. Where it is declared, unknown names may exist."""
 
 
 # ── of steps ─────────────────────────────────────────────────────────────
@@ -201,7 +200,7 @@ def given_at_start(document: Mapping) -> set[str]:
 
 
 def _parameter_values(document: Mapping) -> dict[str, tuple[Json, ...]]:
-    """By parameter: its default and choices that begin like an option."""
+    """The default and the choices of each parameter that begin like an option."""
     node = document.get("parameters")
     if node is None or schema.validate(node, schema.PARAMETERS):
         return {}  # the schema reports it

@@ -1,6 +1,6 @@
-"""Where every value of a template comes from, and what it becomes: the answer of `plait explain`.
+"""Find where each value of a template comes from, and its result, for `plait explain`.
 
-Nothing is run and no file is opened for a `${file:…}`: computed values are named, not computed.
+Nothing runs, and no file is opened for a `${file:…}`: computed values are named, not computed.
 Values of the environment are never shown, only whether they are set.
 """
 
@@ -60,7 +60,7 @@ ONCE, ALWAYS_NEW = "read once per run", "new for every use"
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderRow:
-    """A placeholder: where its value comes from, and how it is used."""
+    """A placeholder: the origin of its value, and how it is used."""
 
     text: str
     kind: str
@@ -87,7 +87,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """A template, and the names that are known where it stands."""
+    """A template, and the names that are known at its place."""
 
     text: str
     profile: str
@@ -131,7 +131,7 @@ def _rows(
 
 
 def _answer(placeholder: Placeholder, field: TextField, scope: Scope) -> tuple[str, str]:
-    """The status of a placeholder, and in words where its value comes from."""
+    """The status of a placeholder, and the origin of its value in words."""
     match placeholder:
         case ContextPlaceholder():
             found = next(
@@ -221,7 +221,7 @@ def _name(path: Path, field: TextField, scope: Scope) -> tuple[str, str] | None:
 
 
 def _value(placeholder: Placeholder, field: TextField, source: Source, scope: Scope) -> str | None:
-    """The value for people; None if it is not known before a run."""
+    """The value for people; None if it is unknown before a run."""
     value = _placeholder_value(placeholder, field, source, scope)
     if value is UNDEFINED:
         return None
@@ -235,7 +235,7 @@ def _value(placeholder: Placeholder, field: TextField, source: Source, scope: Sc
 def _placeholder_value(
     placeholder: Placeholder, field: TextField, source: Source, scope: Scope
 ) -> Json:
-    # Rendered alone: the scope has no files, commands or environment.
+    # Render it alone: the scope has no files, commands or environment.
     alone = compile_template(source.text[placeholder.start : placeholder.end], field.profile)
     try:
         [piece] = alone.pieces(scope)
@@ -252,7 +252,7 @@ def _placeholder_value(
 def _bind_field(
     field: TextField, leaf: Leaf, scope: Scope
 ) -> tuple[dict[int, str], str | None, list[Problem]]:
-    """How each placeholder is bound, what would run, and what is refused."""
+    """How each placeholder is bound, the command that would run, and the refused values."""
     pieces = shell_pieces(leaf, field.known)
     slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     lexed = analyse(pieces, "sh")
@@ -288,7 +288,7 @@ def _binding(slot: ValueSlot, place: SlotContext, value: Json) -> str:
 def _stand_in(
     placeholder: Placeholder, field: TextField, source: Source, scope: Scope
 ) -> tuple[Json, bool]:
-    """The value, and True; or, if it is not known, the text of the placeholder, and False."""
+    """Return the value and True; if it is unknown, the text of the placeholder and False."""
     status, _ = _answer(placeholder, field, scope)
     value = (
         UNDEFINED if status in VALUELESS else _placeholder_value(placeholder, field, source, scope)

@@ -31,7 +31,7 @@ def read_document(path: str, profile: str | None = None) -> Node:
     if path.endswith(MARKDOWN):
         return split_directive(source.text, path).as_document()
     if profile is None:
-        from plait.lang.languages import require_own_file  # which imports this package
+        from plait.lang.languages import require_own_file  # that module imports this package
 
         require_own_file(source)
     return source.document
@@ -73,12 +73,12 @@ def explain_fields(
 
 
 def short_path(field: TemplateField) -> str:
-    """`map[0]` is short for `map.agent_template[0]`."""
+    """The path in its short form: `map[0]` for `map.agent_template[0]`."""
     return re.sub(rf"\.({'|'.join(STEP_LISTS)})(?=\[)", "", field.path)
 
 
 def is_at(field: TemplateField, wanted: str) -> bool:
-    """Is it the template at this place in a file, or inside it?"""
+    """Is it the template at this place of a file, or inside that place?"""
     for path in (field.path, short_path(field)):
         if path == wanted or (path.startswith(wanted) and path[len(wanted)] in ".["):
             return True

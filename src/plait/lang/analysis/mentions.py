@@ -33,7 +33,7 @@ def _lists_at(keys: tuple[str | int, ...]) -> Iterator[str]:
 
 
 def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
-    """Whether tests of a `when` that is data use the map or one of its lists."""
+    """Yield whether each test of a `when` that is data uses the map or one of its lists."""
     match node:
         case nodes.Mapping(entries):
             path = node.get("path")
@@ -50,7 +50,7 @@ def _conditions_on_map(node: nodes.Node) -> Iterator[bool]:
 
 
 def tracked_names(fields: Sequence[TemplateField]) -> Iterator[str]:
-    """Which of `step`, `workflow` and `git` the flow uses changes or state of."""
+    """Yield those of `step`, `workflow` and `git` whose changes or state the flow uses."""
     for one in fields:
         for path in _field_paths(one):
             if path.root == "git" or (path.root in ("step", "workflow") and _may_be_change(path)):

@@ -1,8 +1,8 @@
-"""Which names exist where, and which fields of a document are templates.
+"""The names that exist at each place, and the fields of a document that are templates.
 
-Everything here is a table.  `NAMES` has the built-in names: phases, fields, meaning.
-`template_fields` has, for every map of a document, the fields that are templates.  For workflows it
-is derived from `schema`.  A field that is not in these tables is not a template; keys of maps never
+Everything here is a table. `NAMES` has the built-in names: phases, fields, meaning.
+`template_fields` has, for every map of a document, the fields that are templates. For workflows it
+is derived from `schema`. A field that is not in these tables is not a template; keys of maps never
 are.
 """
 
@@ -52,13 +52,13 @@ class BuiltinName:
     what: str
     fields: tuple[str, ...] = ()
     offered: bool = True
-    """Messages that list known names list it."""
+    """True if messages that list known names list it."""
     kind: str | None = None
-    """The type of its value, in the words of conditions; None: unknown."""
+    """The type of its value, as conditions name it; None if it is unknown."""
     in_environment: bool = False
-    """It is also an environment variable of processes."""
+    """True if it is also an environment variable of processes."""
     value: Json = field(default=NOT_KNOWN, compare=False)
-    """Its value, as far as it is written in the file."""
+    """Its value, if it is written in the file."""
     values: tuple[Json, ...] = ()
     """Possible values that are written in the file and begin like an option."""
 
@@ -67,7 +67,7 @@ OF_ITEM: Final = frozenset({"item", "item_index", "item_total", "item_id", "step
 """Names of items and their steps.  A value that uses one is not for the command of the input.
 """
 SHORT_OF_ITEM: Final = frozenset({"index", "total"})
-"""The same, unless the author declares the name."""
+"""More such names, unless the author declares them."""
 
 NAMES: Final = (
     BuiltinName("item", ("map",), "the current item, whatever the input holds"),
@@ -227,7 +227,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several; the node decides."""
+    """One of several kinds; the node decides."""
 
     kinds: schema.OneOf
 
@@ -248,9 +248,7 @@ class NotTemplate:
 
 @dataclass(frozen=True, slots=True)
 class AtStart:
-    """A number or a duration.  It is filled before anything runs, so it knows only names of the
-    head.
-    """
+    """A number or a duration. It is filled before a run, so it knows only names of the head."""
 
 
 TemplateKind: TypeAlias = (
@@ -317,7 +315,7 @@ def template_fields(name: str) -> dict[str, TemplateKind]:
 
 
 DOCUMENT_SHAPES: Final = {"prompt": "ensemble"}
-"""The table of a document, where its name is not that of the profile."""
+"""The table of a document, if its name is not that of the profile."""
 
 COMMAND_KEYS: Final = tuple(
     spelling
@@ -329,7 +327,7 @@ COMMAND_KEYS: Final = tuple(
 
 
 def detect_profile(document: Node) -> str | None:
-    """The profile of a document, by its shape; None if it has none that Plait knows."""
+    """Return the profile of a document by its shape; None if Plait does not know the shape."""
     if isinstance(document, Sequence):
         steps = [_is_step(item) for item in document.items]
         return "workflow" if steps and all(steps) else None
@@ -353,7 +351,7 @@ def _has(node: Node | None, keys: tuple[str, ...]) -> bool:
 
 
 def _is_graph(node: Node | None, document: Mapping) -> bool:
-    """Is it a graph?  `nodes` alone is not enough: other programs have it, too."""
+    """Is it a graph? `nodes` alone is not enough: files of other programs have it, too."""
     if not isinstance(node, Mapping) or not isinstance(node.get("nodes"), Mapping):
         return False
     tool_type = document.get("tool_type")

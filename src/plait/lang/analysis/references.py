@@ -1,4 +1,4 @@
-"""Which names a node of a document refers to."""
+"""Find the names that a node of a document uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def names_in(node: nodes.Node) -> Iterator[str]:
 
 
 def mentions_item(node: nodes.Node, declared: Container[str]) -> bool:
-    """Does it use a name that only the steps of a map have?  What finds the items has none."""
+    """Does it use a name that only the steps of a map have? The input of a map does not have
+    these.
+    """
     used = set(names_in(node))
     return not used.isdisjoint(OF_ITEM) or any(
         name in used and name not in declared for name in SHORT_OF_ITEM

@@ -1,7 +1,7 @@
 """Check the hosts of `http` steps before a run.
 
 The author decides scheme and host of a request: they are written in the URL or in the head of the
-flow.  Another value may choose only among the hosts that the step allows.
+flow. Any other value can choose only among the hosts that the step allows.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_of_the_head(leaf: Leaf, known: KnownNames) -> bool:
 
 def _is_given(root: str, known: KnownNames) -> bool:
     name = known.get(root)
-    if name is None:  # an unknown name is reported as such
+    if name is None:  # an unknown name is reported separately
         return True
     return root == "env" or name is ANY_NAME or name.what.startswith(OF_THE_HEAD)
 

@@ -76,7 +76,7 @@ _PHASES: Final = ("setup", "map", "reduce", "merge")
 _AFTERWARDS: Final = ("on_exit_code", "validate", "on_incomplete", "on_success", "on_failure")
 """Fields that are performed after an action, in this order."""
 _OF_COMMANDS: Final = ("handler", "incomplete", "validate")
-"""Maps whose commands are steps, one after the other."""
+"""Maps whose commands are steps in order."""
 _BEFORE_ITEMS: Final = ("input", "max_parallel", "timeout", "max_items", "offset")
 """Fields of a map that are read before any item is known."""
 _FOUND: Final = BuiltinName("item", (), "the item that was found")
@@ -148,7 +148,7 @@ class KnownNames(abc.Mapping[str, BuiltinName]):
 
 
 def _open(known: KnownNames) -> abc.Mapping[str, BuiltinName]:
-    """The names whose values may be assumed: none in a block, which each use may give others."""
+    """The names whose values may be assumed: none in a block, since each use may pass others."""
     return {} if known.phase == "block" else known
 
 
@@ -178,11 +178,11 @@ class TemplateField:
     dialect: Dialect = "sh"
     """The shell that runs it, if it is shell text."""
     strict: bool = False
-    """A missing name is an error in a run."""
+    """True if a missing name is an error in a run."""
     is_script: bool = False
     """It is shell text for a tool: variables that it sets are those of the script."""
     root: Node | None = field(default=None, compare=False)
-    """The tree that it is filled with; None: it is filled alone."""
+    """The tree that is filled together with it; None if it is filled alone."""
     is_sized: bool = True
     """Is its length checked?  A variable is checked together with the others of its map.
     """
@@ -239,8 +239,8 @@ def _has_shape(document: Node, profile: str) -> bool:
 
 @dataclass(slots=True)
 class _Frame:
-    """The names of one place.  They grow step by step; a child knows those that its parent had
-    then.
+    """The names of one place. They grow with each step; a child sees those that its parent had
+    at that time.
 
     Nothing is copied: a long flow has as many places as steps, and each is a view of one table.
     """
@@ -341,8 +341,8 @@ class _Reader:
         self.before_items = names_before_items(document) if self.is_workflow else frozenset[str]()
 
     def _learn_values(self, document: Node, profile: str, given: set[str]) -> None:
-        """Set the values of the head of a workflow, or of the state of a graph, that are in the
-        file.
+        """Set the values that the file contains: of the head of a workflow, or of the state
+        of a graph.
         """
         if profile == "graph" and (kept := constant_state(document)):
             self.given["state"] = replace(builtin_names("graph")["state"], value=kept)
@@ -398,7 +398,7 @@ class _Reader:
             self._name_outputs(node)
         self._part(document, key, frame)
         self.env, self.phase = (), None
-        for node in nodes:  # also of missing steps, which are reported
+        for node in nodes:  # also for missing steps, which are reported
             named = map_keys(node.get("capture_outputs")) if isinstance(node, Mapping) else ()
             frame.add(BuiltinName(name, (), "captured") for name in named)
 
@@ -415,8 +415,8 @@ class _Reader:
                 )
 
     def _map(self, node: Node | None, setup: _Frame) -> None:
-        """Read a map: first the input, with the names of setup; then the id; then the steps of
-        an item.
+        """Read a map: first the input, with the names of setup; then the id; then the steps
+        of an item.
         """
         if not isinstance(node, Mapping):
             return
@@ -444,7 +444,7 @@ class _Reader:
                 self.read(node, template_fields("workflow")[key], key, frame)
 
     def whole(self, node: Node, profile: str, path: str = "", key: str = "") -> None:
-        """Every string of a document without a known shape."""
+        """Read every string of a document without a known shape."""
         match node:
             case Scalar(str()):
                 frame = self.frame("flow" if profile == "workflow" else profile)
@@ -497,7 +497,7 @@ class _Reader:
         self._unite(node, TREE, begin)
 
     def _unite(self, node: Node, inner: TemplateKind, begin: int) -> None:
-        """A map or a list that is filled as one tree."""
+        """Read a map or a list that is filled as one tree."""
         if isinstance(inner, Tree):
             self.fields[begin:] = [replace(field, root=node) for field in self.fields[begin:]]
 
@@ -556,7 +556,7 @@ class _Reader:
         return frame.child(env).child() if env else frame
 
     def _variables(self, step: Mapping, frame: _Frame) -> dict[str, Json]:
-        """The known values of the variables of a step, filled as in a run."""
+        """The known values of a step's variables, filled as in a run."""
         places = (self.phase, step.get("metadata"), step)
         written = [place.get("env") for place in places if isinstance(place, Mapping)]
         nodes = {
@@ -571,7 +571,7 @@ class _Reader:
         return {name: value for name, (value, _) in filled.items()}
 
     def _entries(self, node: Mapping, name: str, path: str, frame: _Frame, before: _Frame) -> None:
-        """The fields of a map: the action, then the handlers."""
+        """Read the fields of a map: the action, then the handlers."""
         self.maps.append((name, node))
         if name == "step" and node.get("workflow") is not None:
             self.calls.append((node, frame.visible_names()))
@@ -647,14 +647,15 @@ class _Reader:
             )
         if field == "on_exit_code" and isinstance(value, Mapping) and _are_successes(value):
             knows = ()  # no failure
-        # Names of the inside only are kept apart from captures, which may have the same name.
+        # Names that exist only inside are kept separate from captures, which may have the same
+        # name.
         inner = frame.child(knows).child() if knows or field in _AFTERWARDS else frame
         self.read(value, reads, _under(path, key), inner)
         if inner is not frame and field != "do":  # captures of a round end with it
             frame.add(inner.captures())
 
     def _use(self, step: Mapping, path: str, frame: _Frame) -> list[BuiltinName]:
-        """Read the steps of a block at the place of its use, and note their captures."""
+        """Read the steps of a block where it is used, and record their captures."""
         used = step.get("use")
         block = self.blocks.get(text_value(used) or "")
         if block is None:
@@ -686,7 +687,7 @@ class _Reader:
         return found if isinstance(found, dict) else {}
 
     def _short(self, node: Scalar, name: str, path: str, frame: _Frame) -> None:
-        """A step or a handler written as one string: a slash command, or shell text."""
+        """Read a step or a handler that is one string: a slash command, or shell text."""
         if name in ("step", "handler", "validate") and isinstance(node.value, str):
             self._add(path, node, frame, shell=name != "step" and not node.value.startswith("/"))
 
@@ -720,7 +721,7 @@ def _is_step(reads: TemplateKind) -> bool:
 def _apply_step_options(
     step: Mapping, key: Scalar, fields: list[TemplateField]
 ) -> list[TemplateField]:
-    """The templates of a field of a step, with its strictness and its shell."""
+    """Return the templates of a field of a step, with its strictness and its shell."""
     strict = _flag(step, "strict")
     if strict is not None:
         fields = [replace(field, strict=strict) for field in fields]
@@ -729,7 +730,7 @@ def _apply_step_options(
     return fields
 
 
-def tool_of(node: Mapping) -> str:
+def called_tool_id(node: Mapping) -> str:
     """The id of the tool that a step, a node or an action calls."""
     named = text_value(node.get("tool") or node.get("item_id")) or ""
     if not named.startswith(("rye/", "tool:")):
@@ -744,7 +745,7 @@ def tool_of(node: Mapping) -> str:
 
 def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateField]:
     """The templates of the parameters of a call; the script of a shell tool is shell text."""
-    if tool_of(call) != SHELL_TOOL:
+    if called_tool_id(call) != SHELL_TOOL:
         return fields
     params = call.get("params")
     command, shell = (
@@ -766,7 +767,7 @@ def _flag(node: Node, key: str) -> bool | None:
 
 
 def _ways(key: Scalar, value: Node) -> Iterator[tuple[bool, Node]]:
-    """The fields after an action, and whether each follows a success."""
+    """Yield the fields after an action, and whether each follows a success."""
     if key.value != "on_exit_code" or not isinstance(value, Mapping):
         yield key.value in ("validate", "on_success"), value
         return
@@ -801,9 +802,9 @@ _Entries: TypeAlias = list[tuple[Scalar, Node]]
 
 
 def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
-    """The fields of a map in two groups: the action, and what follows it.
+    """The fields of a map in two groups: the action, and the fields after it.
 
-    Fields inside of `test` count like fields beside it.
+    Fields inside `test` count like fields beside it.
     """
     first: _Entries = []
     after: list[tuple[int, tuple[Scalar, Node]]] = []
@@ -821,7 +822,7 @@ def _in_order(node: Mapping) -> tuple[_Entries, _Entries]:
 
 
 def _env_first(phase: Mapping) -> _Entries:
-    """The fields of a phase, variables first: they know no capture of its steps."""
+    """The fields of a phase, with its variables first: they know no capture of its steps."""
     return sorted(phase.entries, key=lambda entry: entry[0].value != "env")
 
 

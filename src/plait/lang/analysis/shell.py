@@ -69,7 +69,9 @@ def _formats(part: object) -> set[str]:
 
 
 def clashes(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names that the script sets and the flow knows: the script wins, which may surprise."""
+    """Yield names that the script sets and the flow knows: the script's value is used, which
+    may surprise.
+    """
     read = read_names(leaf.compiled.parts, leaf.source, field.dialect)
     reported: set[str] = set()
     for part in leaf.compiled.parts:
@@ -101,7 +103,7 @@ def check_shell(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
 
 
 def check_names(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names of script variables that may be meant as values of the flow."""
+    """Yield names of script variables that may be meant as values of the flow."""
     yield from clashes(field, leaf)
     yield from _bare_in_arithmetic(field, leaf)
     yield from _bare_in_expansions(field, leaf)
@@ -110,7 +112,7 @@ def check_names(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
 def check_options(
     field: TemplateField, leaf: Leaf, pieces: Sequence[str | ValueSlot], lexed: ScriptAnalysis
 ) -> Iterator[Finding]:
-    """Values in the file that a command would read as options."""
+    """Yield values from the file that a command would read as options."""
     slots = [piece for piece in pieces if isinstance(piece, ValueSlot)]
     for name, numbers in _roots(slots, leaf).items():
         known = field.known.get(name)
@@ -125,12 +127,13 @@ def check_options(
             for option in values_as_options(lexed.commands, lexed.given, values):
                 what = f"{OPTION_LIKE}: '{name}' can be '{held}'"
                 span = Span(leaf.source, option.start, option.end)
-                # The value may never be used: a condition, another choice, an item that fails.
+                # The value may never be used: because of a condition, another choice, or an item
+                # that fails.
                 yield Finding(Problem(what, span, option.fix, code="option-like"), "warning")
 
 
 def _roots(slots: Sequence[ValueSlot], leaf: Leaf) -> dict[str, list[int]]:
-    """By name: the slots that hold its whole value."""
+    """The slots that hold the whole value of a name, by name."""
     places = {slot.start: number for number, slot in enumerate(slots)}
     found: dict[str, list[int]] = {}
     for part in leaf.compiled.parts:
@@ -146,7 +149,7 @@ _BARE: Final = lazy_pattern(r"(?<![\w$.}{])[A-Za-z_]\w*(?![\w.])")
 
 
 def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names that the shell reads as its own variables, so the value of the flow is not used."""
+    """Yield names that the shell reads as its own variables, so the flow's value is not used."""
     own = read_names(leaf.compiled.parts, leaf.source, field.dialect).assigned
     for place in _ARITHMETIC.finditer(leaf.source.text):
         for found in _BARE.finditer(leaf.source.text, *place.span(1)):
@@ -162,8 +165,8 @@ def _bare_in_arithmetic(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
 
 
 def _bare_in_expansions(field: TemplateField, leaf: Leaf) -> Iterator[Finding]:
-    """Names in shell expansions such as `${name%.c}` and `${#name}`, which know no values of the
-    flow.
+    """Yield names in shell expansions such as `${name%.c}` and `${#name}`, which do not know
+    values of the flow.
     """
     read = read_names(leaf.compiled.parts, leaf.source, field.dialect)
     own = {*read.own_placeholders}

@@ -1,4 +1,4 @@
-"""Check one template: are its names known where it stands, and can they have a value?"""
+"""Check one template: are its names known at its place, and can they have a value?"""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ MOST_LISTED: Final = 16
 MOST_LISTED_STRICTLY: Final = 1000
 
 MOST_GUESSES: Final = 200
-"""Names among which the closest is searched; a flow may have thousands of names and mistakes."""
+"""The number of names among which the closest is searched; a flow may have thousands of names and
+mistakes.
+"""
 
 NO_NAMES: Final = Names(frozenset(), frozenset(), frozenset())
 
@@ -61,8 +63,7 @@ _WHEN_RUN: Final = frozenset({"file", "cmd"})
 """Computed values that exist only in a run."""
 
 OPEN_PHASES: Final = frozenset({"hook", "block"})
-"""Places whose names are not all in the tables: they depend on the event or on the use.
-"""
+"""Places whose names are not all in the tables: they depend on the event or on the use."""
 
 
 def overlap(one: Span | str | None, other: Span | str | None) -> bool:
@@ -130,7 +131,7 @@ def _too_long(
 
 
 def _is_covered_by(wrong: Sequence[Finding], finding: Finding) -> bool:
-    """Does the check of the condition report it?"""
+    """Does the check of the condition already report it?"""
     return any(overlap(one.problem.where, finding.problem.where) for one in wrong)
 
 
@@ -186,7 +187,9 @@ def _placeholder_findings(
 def unknown_input(
     name: str, declared: Collection[str], span: Span | None, *, prefix: str = "", most: int = 12
 ) -> Problem:
-    """`prefix`: what stands before the name of an input in this language."""
+    """The problem of an unknown input; `prefix`: the text before the name of an input in this
+    language.
+    """
     guess = closest_name(name, declared)
     meant = f"did you mean '{prefix}{guess}'? " if guess else ""
     fix = f"{meant}declare it under inputs, next to: {format_names(sorted(declared), most=most)}"
@@ -225,7 +228,7 @@ def _path(
     own: frozenset[str],
 ) -> Iterator[Finding]:
     if field.when and path.keys[-1:] == ("exists",):
-        return  # `exists` may be asked of every name
+        return  # every name may be tested with `exists`
     name = field.known.get(path.root)
     if name is not None and not (
         path.root in ALIASES and name.in_environment and "item" in field.known
@@ -267,7 +270,7 @@ def _path(
 def _beyond(
     value: Json, path: Path, placeholder: ContextPlaceholder, field: TemplateField, span: Span
 ) -> Iterator[Finding]:
-    """A path that does not exist in a value of the file: a run would keep it as text."""
+    """Find a path that does not exist in a value of the file: a run would keep it as text."""
     if (
         not path.keys
         or placeholder.bare
@@ -287,7 +290,7 @@ def _beyond(
 
 
 def _unknown_bare(path: Path, field: TemplateField, span: Span) -> Iterator[Finding]:
-    """`$NAME` and `${a-b}` stay as written if the name is unknown, which may be a mistake."""
+    """Find an unknown `$NAME` or `${a-b}`: it stays as written, which may be a mistake."""
     problem = _unknown(path, field, span)
     if path.root in ALIASES and not field.shell:
         fix = f"'{path.root}' stands for the item, and there is none here: {problem.fix}"
@@ -326,7 +329,7 @@ def _unknown(path: Path, field: TemplateField, span: Span) -> Problem:
 
 
 def _where_it_exists(root: str, field: TemplateField) -> str:
-    """Where a built-in name exists, for a message about its use elsewhere."""
+    """Where a built-in name exists, for a message about a use elsewhere."""
     if root in BEHIND_STEPS:
         of = " of shell text" if root == "shell" else ""
         return f"'{root}' exists behind a step{of} of the same list; "

@@ -36,7 +36,7 @@ from plait.template.template import Branch, Constant, Leaf, Template
 from plait.tools.code_params import SHELLS, CodeParams, CodePlace, shell_dialect
 
 CodeOf: TypeAlias = Callable[[str], CodeParams | None]
-"""The parameters of a tool that are code, by its id; None if there is no such tool."""
+"""Returns the parameters of a tool that are code, by its id; None if there is no such tool."""
 _NOTHING: Final = Scope()
 
 
@@ -53,7 +53,7 @@ class ToolCall:
     written: Map | None = field(default=None, repr=False)
     """The parameters, if they stand in a file."""
     is_whole: bool = True
-    """Are these all parameters?  A run may add others."""
+    """Are these all parameters? A run may add others."""
     omits_null: bool = False
     """Is a null parameter left out of the call, as in a graph?"""
 
@@ -69,7 +69,7 @@ class ToolCall:
 def calls_in_file(
     path: str, document: Node | None, *, project: str | None = None
 ) -> Iterator[ToolCall]:
-    """Every call of a file, of the files that it consists of and of those that it calls."""
+    """Yield every call of a file, of the files that it consists of, and of those that it calls."""
     if document is None:
         if path.endswith(MARKDOWN):
             from plait.lang.directive.split import split_directive
@@ -95,7 +95,9 @@ def calls_in_file(
 def find_subworkflows(
     reading: TemplateFields, path: str, project: str | None
 ) -> Iterator[ComposedWorkflow]:
-    """The workflow files that a file calls, directly or not, each once; without their problems."""
+    """Yield the workflow files that a file calls, directly or not, each once; their problems
+    are ignored.
+    """
     if reading.calls:
         from plait.lang.workflow.subworkflow import files_called
 
@@ -135,7 +137,7 @@ def calls_in_hooks(node: Node | None) -> Iterator[ToolCall]:
 
 
 def code_findings(calls: Iterable[ToolCall], code_of: CodeOf) -> Iterator[Finding]:
-    """Every placeholder of these calls that code may not contain, or not at its place."""
+    """Yield every placeholder in these calls that code must not contain, or not at its place."""
     for call in calls:
         code = code_of(call.tool_id) if call.params is not None else None
         if code and call.params is not None:
@@ -195,7 +197,7 @@ def _render_constants(node: Leaf | Branch | Constant, profile: Profile) -> Json:
 
 
 def _of_shell(places: Many[CodePlace], call: ToolCall) -> Iterator[Finding]:
-    """Values that shell text may not contain at their place, as in a `shell:` step."""
+    """Yield values that shell text must not contain at their place, as in a `shell:` step."""
     for place in places:
         if place.mark.language not in SHELLS or any(
             flaw.fatal for flaw in place.leaf.compiled.flaws

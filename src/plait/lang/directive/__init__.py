@@ -1,0 +1,1 @@
+"""Directive files: a prompt with a head. Read `read` first."""

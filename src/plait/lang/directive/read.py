@@ -93,7 +93,7 @@ class Directive:
                 directive=DirectiveSpec(agent, filled, self.limits),
             ),
             self.source.path,
-            options.project_of(self.source),
+            options.project_folder(self.source),
             filled.inputs,
             self.parameters,
             tool_uses=self.uses,
@@ -184,7 +184,7 @@ def _template(node: nodes.Node) -> Template:
 
 
 def _uses(tools: Sequence[str], fields: Fields) -> Iterator[tuple[str, Span]]:
-    """The tools that are named without `*`: each must exist before anything runs."""
+    """The tools that are named without `*`: each must exist before a run."""
     for tool in tools:
         if "*" not in tool and not tool.startswith("directive:"):
             yield tool.removeprefix("tool:"), fields.span("permissions")
@@ -219,7 +219,5 @@ def _findings(parts: DirectiveParts) -> list[Finding]:
 
 
 def _of_template(finding: Finding) -> Finding:
-    """A placeholder that is not declared is only a warning: it stays as written, which may be
-    wanted.
-    """
+    """Turn an undeclared placeholder into a warning: it stays as written, which may be intended."""
     return replace(finding, severity="warning") if finding.code == "unknown-input" else finding

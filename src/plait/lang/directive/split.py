@@ -54,7 +54,7 @@ def _with_front_matter(source: Source, start: int) -> DirectiveParts:
         raise InputError(
             what, Span(source, start, start + 3), "write '---' below it", code="bad-head"
         )
-    # The text above the head becomes blank, so that lines and columns are those of the file.
+    # The text above the head becomes blank, so lines and columns stay those of the file.
     above = "".join(char if char in "\r\n" else " " for char in source.text[: opened.end()])
     head = documents.parse(above + source.text[opened.end() : closed.start()], source.name)
     if isinstance(head, nodes.Scalar) and head.value is None:
@@ -96,8 +96,8 @@ def _passage(source: Source, start: int, end: int) -> nodes.Scalar:
 
 
 def _xml_fence(source: Source, start: int) -> tuple[int, int, int] | None:
-    """Where the text of the XML head begins and ends, and where its block ends; None: no such
-    block.
+    """Where the text of the XML head begins and ends, and where its block ends; None if there
+    is no such block.
     """
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(source.text, start):

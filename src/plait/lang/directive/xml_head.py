@@ -75,7 +75,7 @@ def is_head(text: str) -> bool:
 
 
 def parse_xml_head(source: Source, start: int, end: int) -> nodes.Mapping:
-    """The map that the XML between two offsets stands for; InputError with all its problems."""
+    """Convert the XML between two offsets to a map; raise InputError with all its problems."""
     reader = _Reader(source)
     node = reader.directive(parse_xml(source, start, end))
     if reader.problems:
@@ -102,7 +102,7 @@ class _Builder:
         self._root: Element | None = None
         self._count = 0
         self._hidden = dict(_opaque(self._text))
-        # The encoding that a declaration names does not matter: this is text, and we encode it.
+        # The encoding in a declaration does not matter: this is text, and we encode it.
         self._parser = expat.ParserCreate("utf-8")
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
@@ -147,7 +147,7 @@ class _Builder:
             self._open[-1].text += data
 
     def _refuse_doctype(self, *_: object) -> None:
-        # The parser has passed its name already.
+        # The parser is already past its name.
         behind = self._span(self._parser.CurrentByteIndex, 1)
         begin = max(self._start, self._source.text.rfind(DOCTYPE, self._start, behind.end))
         where = Span(self._source, begin, begin + len(DOCTYPE))
@@ -172,7 +172,8 @@ def _opaque(text: str) -> Iterator[tuple[int, str]]:
         if found[0].endswith("/>"):
             continue
         ending = {"<!--": "-->", "<![CDATA[": "]]>"}.get(found[0], f"</{found[1]}>")
-        # If the end of one is missing, it is missing for later ones: do not search again.
+        # If the end of one element is missing, it is also missing for later ones: do not search
+        # again.
         end = -1 if closed.get(ending) is False else text.find(ending, at)
         closed[ending] = end >= 0
         if end < 0:
@@ -400,7 +401,7 @@ class _Reader:
 
 
 def _actions_in(element: Element) -> Iterator[Element]:
-    """Calls outside of the metadata, where the same elements are permissions."""
+    """Yield calls outside the metadata, where the same elements are permissions."""
     for one in element.inner:
         if one.tag in ACTIONS:
             yield one
@@ -415,7 +416,7 @@ def _suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def _pattern(written: str) -> str:
-    """The pattern over tool ids for a capability, which is a pattern with dots."""
+    """Convert a capability, which is a pattern with dots, to a pattern of tool ids."""
     plain = written if "/" in written else written.replace(".", "/")
     for prefix in ("rye/execute/tool/", "rye/execute/directive/"):
         plain = plain.removeprefix(prefix)

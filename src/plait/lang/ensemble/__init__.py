@@ -1,0 +1,1 @@
+"""Ensemble files: read, check, compile. Read `compile` first."""

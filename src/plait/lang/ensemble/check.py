@@ -1,7 +1,7 @@
-"""Check an ensemble of a file or of Python.
+"""Check an ensemble from a file or from Python.
 
-`where` returns where a field of a task, loop, map or agent stands in a file.  An object of Python
-has no such place; the message names it.
+`where` returns the place of a field of a task, loop, map or agent in a file. A Python object has no
+such place, so the message names it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def check_ensemble_spec(spec: EnsembleSpec, where: Where = no_location) -> list[
     for one in spec.maps:
         found += _of_map(spec, one, where)
     found += _of_manager(spec, where)
-    if not found:  # a circle may be a consequence of another problem
+    if not found:  # a cycle may only follow from another problem
         found += _order_problems(spec, where)
     return found
 
@@ -383,7 +383,7 @@ def _order_problems(spec: EnsembleSpec, where: Where) -> Iterator[Problem]:
 
 
 def _circle(spec: EnsembleSpec) -> list[Task]:
-    """Tasks that need each other in a circle; the tasks of a loop or a map count as one."""
+    """Tasks that need each other in a cycle; the tasks of a loop or a map count as one."""
     groups = {id(task): id(owner) for owner, tasks in _groups(spec) for task in tasks}
     state: dict[int, str] = {}
     for first in spec.tasks:
@@ -464,7 +464,7 @@ def _item_names(document: nodes.Node) -> Iterator[tuple[int, str]]:
 
 
 def _with_item_names(one: TemplateField, item: str | None) -> TemplateField:
-    """The field with the names of the item, of which any field may exist."""
+    """The field, with the names of the item; any field of the item may exist."""
     text = one.scalar.value
     if item is None or one.declared is None or not isinstance(text, str):
         return one

@@ -1,6 +1,6 @@
 """Read an ensemble file, and compile it with its inputs.
 
-The parts are the same as in Python.  Tasks name each other and their agents by id.
+The parts are the same as in Python. Tasks refer to each other and to their agents by id.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ def read_flow(source: FlowText, project: str | None = None) -> EnsembleFile:  # 
 
 
 def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
-    """The inputs; an error has all inputs that are missing or wrong, and the texts that use
-    them.
-    """
+    """The inputs; an error names all missing and wrong inputs, and the texts that use them."""
     resolved = resolve_inputs(
         plan.parameters, given, takes_more=not plan.parameters, secrets=plan.secrets
     )
@@ -93,7 +91,7 @@ def _inputs(plan: EnsembleFile, given: Mapping[str, Json]) -> dict[str, Json]:
     if missing is None:
         resolved.require()
         return values
-    # An input that a text uses is reported where the text stands.
+    # An input that a text uses is reported at the place of the text.
     others = (
         problem
         for name, problem in resolved.problems.items()

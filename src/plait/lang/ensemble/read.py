@@ -10,7 +10,7 @@ from plait.core.errors import InputError, PlaitError, Problem, closest_name, for
 from plait.core.hints import TYPE_CHECKING
 from plait.core.records import dataclass, field
 from plait.lang.common import parse_condition, parse_on_empty, read_limits, with_default_turns
-from plait.lang.parameters import parse_parameters
+from plait.lang.parameters import parse_parameters, secret_names
 from plait.program.tasks.model import Agent, EnsembleSpec, Loop, Manager, MapReduce, Task
 from plait.program.tasks.text import AGENT_TEXTS, TASK_TEXTS
 from plait.schema import Fields, to_template
@@ -30,7 +30,8 @@ NOTHING: Final = Scope()
 
 
 def ensemble_parameters(document: nodes.Mapping) -> dict[str, Parameter]:
-    return parse_parameters(document.get("inputs") or document.get("parameters"))
+    node = document.get("inputs") or document.get("parameters")
+    return parse_parameters(node, secret_names(document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class EnsembleReader:
         return manager
 
     def _roles(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The roles of workers, which are named by their roles or by their names under `agents`."""
+        """The roles of workers, which are given by role or by name under `agents`."""
         written = {agent.role for agent in self.agents.values()}
         return tuple(
             self.agents[name].role if name in self.agents and name not in written else name
@@ -131,7 +132,7 @@ class EnsembleReader:
         }
 
     def _note(self, made: Agent | Task, fields: Fields, texts: Iterable[str]) -> None:
-        """Note where an object stands, and its templates."""
+        """Record the place of an object, and its templates."""
         self.places[id(made)] = fields
         for name in texts:
             node = fields.get(name)
@@ -154,8 +155,8 @@ class EnsembleReader:
             self.tasks[name] = self._task(fields)
         for name, fields in by_name.items():
             found = tuple(self._find_tasks(fields, "context"))
-            # Tasks are frozen, but name each other: set the context when all exist and none is used
-            # yet.
+            # Tasks are frozen, but refer to each other: the context is set when all exist and
+            # before any is used.
             object.__setattr__(self.tasks[name], "context", found)
 
     def _task(self, fields: Fields) -> Task:
@@ -233,7 +234,8 @@ class EnsembleReader:
             if not isinstance(one, nodes.Mapping):
                 continue
             fields = Fields("ensemble_map", one, NOTHING)
-            # A list, the name of an input, or the task that makes the list and a path in its data.
+            # A list, the name of an input, or the task that makes the list together with a path in
+            # its data.
             source, written, path = fields.child("items"), fields.get("items"), None
             items: Json
             if source is not None:
@@ -264,7 +266,7 @@ def _map(node: nodes.Node) -> nodes.Mapping:
 
 
 def task_entries(node: nodes.Node | None) -> Iterator[tuple[str, nodes.Node]]:
-    """The tasks of a map by their names, or those of a list without any."""
+    """The tasks of a map with their names, or those of a list without names."""
     match node:
         case nodes.Sequence(items):
             yield from (("", item) for item in items)

@@ -1,0 +1,1 @@
+"""Graph files: read, check, compile. Read `read` first."""

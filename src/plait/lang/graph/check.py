@@ -30,7 +30,7 @@ from plait.lang.analysis.templates import check_template, unknown_input
 from plait.lang.findings import Finding, from_format, sort_findings
 from plait.lang.flow_text import FlowText
 from plait.lang.hooks import hook_findings
-from plait.lang.parameters import parse_parameters
+from plait.lang.parameters import parse_parameters, secret_names
 from plait.lang.workflow.shared_checkout import shared_by_items
 from plait.program.graph.calls import full_tool_id
 from plait.program.graph.spec import NodeKind
@@ -45,7 +45,7 @@ CLOCK: Final = ("_now", "_timestamp")
 OWN_STATE: Final = "_last_error"
 """The name in the state that the engine sets."""
 MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    # field: what needs it, and the kinds of nodes that may have it
+    # field: the field that it needs, and the kinds of nodes that may have it
     "over": ("foreach", ("foreach",)),
     "as": ("foreach", ("foreach",)),
     "collect": ("foreach", ("foreach",)),
@@ -66,7 +66,7 @@ MEANT_FOR: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 ACTIONS: Final = ("tool", "action", "shell")
 """Fields with the action of a node."""
 NOTHING: Final = Scope()
-"""Numbers and durations of a graph are literals: no name is known there."""
+"""A scope without names: numbers and durations of a graph are literals."""
 KINDS: Final[dict[str, NodeKind]] = {
     "action": "tool",
     "gate": "gate",
@@ -256,7 +256,7 @@ class _Graph:
                 Problem(what, self.document.key_span("config_schema"), fix, code="wrong-type")
             )
         if inputs is not None and not schema.validate(inputs, schema.PARAMETERS):
-            parse_parameters(inputs)
+            parse_parameters(inputs, secret_names(self.document))
 
 
 def _targets(fields: Fields) -> Iterator[_Target]:
@@ -375,9 +375,9 @@ class _Names:
                 yield from self._check_path(path, span, name, "next", tested=True)
 
     def _place(self, field: TemplateField) -> tuple[str, str]:
-        """The node and the field in which a template stands."""
+        """The node and the field of a template."""
         path = field.path.removeprefix("config.").removeprefix("nodes.")
-        # The name of a node may have dots in it.
+        # The name of a node may contain dots.
         ends = [at for at, sign in enumerate(path) if sign == "." and path[:at] in self.graph.nodes]
         name = path[: ends[-1]] if ends else ""
         return name, path[len(name) + 1 :].partition(".")[0].partition("[")[0]
@@ -394,7 +394,7 @@ class _Names:
         )
         match path.root:
             case "state" if first == loop and place in ("tool", "params", "action", "shell"):
-                return  # the name of the item in other systems
+                return  # other systems give the item this name
             case "state" if isinstance(first, str) and first not in self.assigned:
                 yield Finding(self._never_assigned(path, first, span), "warning")
             case "inputs" if (

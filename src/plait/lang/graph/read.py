@@ -36,7 +36,13 @@ from plait.lang.graph.check import (
 )
 from plait.lang.hooks import hook_tools, read_hooks
 from plait.lang.loaded import LoadedFlow, LoadOptions, make_flow
-from plait.lang.parameters import Parameter, parse_parameters, resolve_inputs, seal_inputs
+from plait.lang.parameters import (
+    Parameter,
+    parse_parameters,
+    resolve_inputs,
+    seal_inputs,
+    secret_names,
+)
 from plait.program.actions.shell import ShellAction
 from plait.program.graph.calls import Action, NodeCall, ShellCall
 from plait.program.graph.graph_step import GraphStep
@@ -225,7 +231,7 @@ def _edge(node: nodes.Node) -> Edge:
 
 
 def _uses(body: Fields) -> Iterator[tuple[str, Span]]:
-    """The tools and directives that nodes name without placeholders, and where they do so first."""
+    """The tools and directives that nodes name without placeholders, each with its first place."""
     found: set[str] = set()
     for _, node in body.entries("nodes"):
         assert isinstance(node, nodes.Mapping)
@@ -253,7 +259,7 @@ def _parameters(document: nodes.Mapping) -> dict[str, Parameter]:
     """The inputs, declared under `inputs` or by `config_schema`."""
     node = document.get("inputs")
     if node is not None:
-        return parse_parameters(node)
+        return parse_parameters(node, secret_names(document))
     config_schema = document.get("config_schema")
     if not isinstance(config_schema, nodes.Mapping):
         return {}

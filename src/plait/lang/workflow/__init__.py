@@ -1,0 +1,1 @@
+"""Workflow files: compose, check, compile. Read `compile` first."""

@@ -90,7 +90,7 @@ def _shadows(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _condition(step: documents.Mapping) -> Iterator[Finding]:
-    """A `when` that is a map, or is never true; `check_template` checks the names of one that is
+    """Check a `when` that is a map or is never true; `check_template` checks the names in a
     text.
     """
     node = step.get("when")
@@ -117,7 +117,7 @@ def _never_holds(when: documents.Scalar) -> bool:
 
 
 def _check_result_schema(step: documents.Mapping) -> Iterator[Finding]:
-    """An `expected_schema` that is not JSON Schema."""
+    """Find an `expected_schema` that is not JSON Schema."""
     check = step.get("validate")
     node = check.get("expected_schema") if isinstance(check, documents.Mapping) else None
     if not isinstance(node, documents.Mapping):
@@ -136,7 +136,7 @@ def _check_result_schema(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
-    """A `retry` that names the failure of a check: it retries only the action."""
+    """Find a `retry` that names the failure of a check: it retries only the action."""
     retry = step.get("retry")
     node = retry.get("retry_on") if isinstance(retry, documents.Mapping) else None
     if node is None or step.get("validate") is None or any(step.get(key) for key in COMPOSED):
@@ -151,7 +151,7 @@ def _never_retried(step: documents.Mapping) -> Iterator[Finding]:
 
 
 def _never_written(step: documents.Mapping) -> Iterator[Finding]:
-    """Literal content that is not a document of its format."""
+    """Find literal content that is not a valid document of its format."""
     written = step.get("write_file")
     content = written.get("content") if isinstance(written, documents.Mapping) else None
     format = nodes.text_field(written, "format")
@@ -277,7 +277,7 @@ def check_workflow(
     calls = Calls() if calls is None else calls
     names = tuple(names)
     found = [Finding(problem) for problem in flow.problems]
-    # Reading blocks that use themselves would not end.
+    # Reading blocks that use themselves would never end.
     broken = any(
         problem.code in ("cycle", "too-deep", "too-many-steps") for problem in flow.problems
     )
@@ -401,7 +401,7 @@ def _map_problems(document: documents.Node, project: str | None) -> Iterator[Pro
 
 
 def _of_items_in_input(node: documents.Mapping, declared: Container[str]) -> Iterator[Problem]:
-    """Variables of the map that the command of its input uses but does not get."""
+    """Find variables of the map that the command of its input uses but does not get."""
     source = node.get("input")
     command = source.get("command") if isinstance(source, documents.Mapping) else None
     if command is None:
@@ -432,7 +432,7 @@ def _policy_problems(document: documents.Node) -> Iterator[Problem]:
 
 
 def _capture_problems(document: documents.Node) -> Iterator[Problem]:
-    """Problems of `capture_outputs` of setup."""
+    """The problems of `capture_outputs` in setup."""
     node = document.get("setup") if isinstance(document, documents.Mapping) else None
     if isinstance(node, documents.Mapping):
         pass
@@ -441,7 +441,7 @@ def _capture_problems(document: documents.Node) -> Iterator[Problem]:
 
 
 def _parameter_problems(document: documents.Node) -> Iterator[Problem]:
-    """Contradictions in parameters whose form is right."""
+    """Contradictions in parameters that have the right form."""
     node = document.get("parameters") if isinstance(document, documents.Mapping) else None
     if node is None:
         return
@@ -481,7 +481,7 @@ def _head_problems(document: documents.Node, names: Iterable[str]) -> Iterator[P
 
 
 def _check_shadowed_names(document: documents.Node) -> Iterator[Finding]:
-    """Names of the head that a step replaces for the steps behind it."""
+    """Find names of the head that a step replaces for later steps."""
     for part in ("parameters", "vars", "env"):
         declared = document.get(part) if isinstance(document, documents.Mapping) else None
         for key, _ in declared.entries if isinstance(declared, documents.Mapping) else ():

@@ -1,4 +1,4 @@
-"""What all parts of the workflow compiler share: options, context, and what they collect."""
+"""The shared parts of the workflow compiler: options, context, and collected data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileContext:
-    """What a step inherits from the places that contain it."""
+    """The context that a step inherits from the places that contain it."""
 
     blocks: Blocks
     env: Mapping[str, nodes.Node] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class CompileContext:
 class Compilation:
     """One workflow file that is being compiled.
 
-    Actions, maps and called files get it to compile the steps inside of them.  `WorkflowCompiler`
-    has the methods that are only declared here.
+    Actions, maps and called files use it to compile the steps inside them. `WorkflowCompiler`
+    implements the methods that are only declared here.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Compilation:
         self.max_parallel = max_parallel
         self.keep_going = keep_going
         self.tools: dict[str, Span] = {}
-        """The tools that steps name, and where they do so first."""
+        """The tools that steps name, each with its first place."""
         self.templates = find_templates(flow.document, "workflow", blocks=flow.blocks).fields
         self.asked_ids = ids_asked_for(self.templates, flow)
         """Ids of steps that something uses as names."""
         self.watches = False
-        """Some step uses the changes that it makes."""
+        """A step uses the changes that it makes."""
         profiles = dict(fields.entries("profiles"))
         chosen = profiles.get(profile) if profile is not None else None
         env = fields.get("env")
@@ -117,7 +117,8 @@ class Compilation:
 
     def phases(self) -> Phases:
         """The phases of the whole file."""
-        raise NotImplementedError  # WorkflowCompiler has it: so its helpers need not import it
+        # `WorkflowCompiler` implements it, so its helpers need not import that class
+        raise NotImplementedError
 
     def steps(
         self,
@@ -130,12 +131,13 @@ class Compilation:
         timeout: float | None = None,
     ) -> StepList:
         """A list of steps."""
-        raise NotImplementedError  # WorkflowCompiler has it: so its helpers need not import it
+        # `WorkflowCompiler` implements it, so its helpers need not import that class
+        raise NotImplementedError
 
     def for_called_file(
         self, flow: ComposedWorkflow, fields: Fields, scope: Scope, path: str
     ) -> Compilation:
-        """The same for a file that a step of this one calls."""
+        """The same compilation for a file that a step of this one calls."""
         return type(self)(
             flow,
             fields,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from plait.program.validate import Validation
 
 MENDED_ATTEMPTS: Final = 3
-"""Retries of a step whose failure handler is an agent."""
+"""The number of retries of a step whose failure handler is an agent."""
 
 
 FOLLOWING: Final = frozenset({"on_failure", "on_success", "on_exit_code", "validate"})
@@ -307,7 +307,7 @@ class WorkflowCompiler(Compilation):
 
 
 def _attempts(fields: Fields) -> int:
-    """How often a step is retried after its failure handler."""
+    """How many times a step is retried after its failure handler."""
     attempts = fields.integer("max_attempts")
     if attempts is not None:
         return attempts

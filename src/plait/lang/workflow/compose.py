@@ -34,11 +34,11 @@ from plait.core.safe_files import read_below
 from plait.core.source import Span
 
 MAX_FILES: Final = 100
-"""Files of one flow."""
+"""The limit for files of one flow."""
 MAX_STEPS: Final = 10_000
-"""Steps of a flow when every `use` is written out."""
+"""The limit for steps of a flow when every `use` is expanded."""
 MAX_DEPTH: Final = 32
-"""Blocks that are used inside each other."""
+"""The limit for blocks that use each other."""
 
 ReadFile = Callable[[str], documents.PartialDocument]
 """Reads the document at a path below the project, as far as it can be read."""
@@ -54,7 +54,7 @@ class Block:
     name: str
     steps: tuple[Node, ...]
     needs: tuple[str, ...]
-    """Names that a step must give in `with`."""
+    """Names that a step must pass in `with`."""
     home: Blocks
     span: Span
 
@@ -81,7 +81,7 @@ class ComposedWorkflow:
     blocks: Blocks
     problems: tuple[Problem, ...] = ()
     whole: bool = True
-    """All of its files could be read."""
+    """True if all of its files could be read."""
     others: tuple[str, ...] = ()
     """Its other files, by their paths below the project."""
 
@@ -106,7 +106,7 @@ def compose(document: Node, path: str, *, project: str | None = None) -> Compose
 
 
 def compose_alone(document: Node) -> ComposedWorkflow:
-    """A document by itself, without other files."""
+    """Return a document as a flow of its own, without other files."""
     composer = _Composer(None)
     return composer.compose_document(document, "")
 
@@ -292,7 +292,9 @@ _BESIDES: Final = {
 
 
 def _check_ignored_keys(document: Node) -> Iterator[Problem]:
-    """Fields of an imported file that are lost: a block has the names of the place that uses it."""
+    """Find fields of an imported file that are ignored: a block has the names of the place that
+    uses it.
+    """
     for key, value in document.entries if isinstance(document, Mapping) else ():
         if (fix := _BESIDES.get(str(key.value))) is not None:
             first = (
@@ -341,7 +343,7 @@ def block_uses(node: Node) -> Iterator[Mapping]:
 
 
 def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
-    """Uses of blocks that do not exist, lack a name, form a circle or are too many."""
+    """Uses of blocks that do not exist, lack a name, form a cycle or are too many."""
     for step in block_uses(document):
         yield from _use_problems(step, blocks)
     walk = _Walk()
@@ -359,7 +361,7 @@ def _block_problems(document: Node, blocks: Blocks) -> Iterator[Problem]:
 
 
 class _Walk:
-    """Measures blocks that use blocks, each once."""
+    """Measures blocks that use other blocks, each block once."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -456,8 +458,8 @@ class Calls:
         return Calls((*self.paths, path), self._opened)
 
     def expect(self, path: str, node: Node) -> None:
-        """InputError if a step may not call this file: it calls itself, or there are too many
-        calls.
+        """Raise InputError if a step must not call this file: it calls itself, or there are
+        too many calls.
         """
         if path in self.paths:
             what = "these workflows call each other without end"

@@ -1,7 +1,7 @@
-"""Find the texts that steps make of secrets, before any step runs.
+"""Find the texts that steps make from secrets, before any step runs.
 
-A run must mask them from its beginning: a resumed run replays steps without filling their
-templates, and workers fill them on other machines.
+A run must mask them from the start: a resumed run replays steps without filling their templates,
+and workers fill templates on other machines.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _VARIABLE: Final = lazy_pattern(r"(?:^|\.)env\.\w+$")
 
 
 def derived_secrets(fields: Iterable[TemplateField], scope: Scope) -> frozenset[str]:
-    """The values of variables and placeholders that contain secrets, with the names of the flow
-    alone.
+    """The values of variables and placeholders that contain secrets, using only the names of
+    the flow.
     """
     return frozenset(text for one in fields for text in _field_secrets(one, scope))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plait.lang.workflow.compilation import Compilation, CompileContext
 
 GOES_ON: Final = "continue_on_failure"
-SAID_ONCE: Final = (
+ONE_VALUE_FIELDS: Final = (
     "on_item_failure",
     GOES_ON,
     "max_failures",
@@ -81,7 +81,7 @@ def _map_items(builder: Compilation, fields: Fields) -> FindItems:
     env = dict(fields.variables("env")) if isinstance(input, CommandInput) else {}
     if env:
         data["env"] = {name: value.data() for name, value in env.items()}
-    # Without the numbers that may have placeholders; `Fields` reads those.
+    # Numbers that may have placeholders are not here; `Fields` reads those.
     kept = [entry for entry in fields.node.entries if entry[0].value not in ("offset", "max_items")]
     return FindItems(
         input,
@@ -153,7 +153,7 @@ def _parallel(builder: Compilation, fields: Fields) -> int | Template:
 
 
 def _errors(builder: Compilation, fields: Fields) -> ErrorPolicy:
-    """The fields of the map, else of the flow, at their top level or in `error_policy`."""
+    """The policy of the map, else of the flow, from top-level fields or from `error_policy`."""
     own, outer = _levels(fields), _levels(builder.fields)
     places = [*own, *outer]
     failing = _failing(own) or _failing(outer)
@@ -196,7 +196,7 @@ def _levels(fields: Fields) -> list[Fields]:
 
 
 def _failing(level: Many[Fields]) -> str | None:
-    """What a failure means, as far as a map or flow sets it; retries are separate."""
+    """The meaning of a failure, if a map or flow sets it; retries are separate."""
     goes_on = next((one.flag(GOES_ON) for one in level if one.has(GOES_ON)), None)
     if goes_on is False:
         return "stop"
@@ -216,7 +216,7 @@ def _retry_fields(one: Fields) -> Retry | None:
 def _contradictions(level: Many[Fields]) -> Iterator[Problem]:
     """Two fields of one map or flow that contradict each other."""
     for first, second in pairwise(level):
-        for name in SAID_ONCE:
+        for name in ONE_VALUE_FIELDS:
             one, other = first.get(name), second.get(name)
             if one is not None and other is not None and one.data() != other.data():
                 yield _says_both(first, name, second, name, "keep one of them")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from plait.lang.analysis.tool_calls import ToolCall
 
 SHORT_SECRET: Final = 6
-"""Characters; a shorter text may well occur in other data."""
+"""The limit in characters: a shorter text probably occurs in other data too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class WorkflowFile:
         return LoadedFlow(
             program,
             self.source.path,
-            options.project_of(self.source),
+            options.project_folder(self.source),
             values,
             self.parameters,
             environment,
@@ -192,7 +192,7 @@ def _resolve_values(
     environ: Mapping[str, str],
 ) -> tuple[dict[str, Json], FlowEnvironment]:
     resolved = resolve_inputs(parameters, given)
-    if resolved.problems and given:  # the messages may quote what has no secret in it
+    if resolved.problems and given:  # the messages may quote values without secrets
         masker = Masker(find_secret_texts(head, environ))
         hidden = {name for name, one in given.items() if mask_value(one, masker.mask) != one}
         resolved = resolve_inputs(parameters, given, secrets=hidden)
@@ -212,7 +212,8 @@ def _resolve_values(
 def _short_secrets(environment: FlowEnvironment, fields: Fields) -> Iterator[Finding]:
     for name, secret in environment.secrets.items():
         if len(secret.reveal()) < SHORT_SECRET:
-            # The masker leaves the shortest ones inside words: a mask there would spell them out.
+            # The masker does not hide very short secrets inside words: a mask there would reveal
+            # them.
             where_masked = (
                 "only where it stands alone, not inside words"
                 if len(secret.reveal()) < SHORTEST

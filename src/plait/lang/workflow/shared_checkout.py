@@ -1,7 +1,7 @@
-"""Warn of parallel items that interfere, because they share one checkout.
+"""Warn about parallel items that interfere because they share one checkout.
 
-Two commits at a time lock each other out, or commit the changes of the other item.  Of two writes
-to one file, one is lost.  These are warnings: what values and tools do is known only in a run.
+Two simultaneous commits lock each other out, or commit the changes of the other item. If two items
+write to one file, one write is lost. These are warnings: only a run knows what values and tools do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
-from plait.lang.analysis.scopes import SHELL_TOOL, tool_of
+from plait.lang.analysis.scopes import SHELL_TOOL, called_tool_id
 from plait.lang.findings import Finding
 from plait.lang.workflow.compose import Blocks
 from plait.template.nodes import Text
@@ -70,7 +70,7 @@ def check_shared_checkout(document: Node, blocks: Blocks) -> Iterator[Finding]:
 
 
 def shared_by_items(node: Mapping) -> Iterator[Finding]:
-    """The same for a node of a graph with parallel items."""
+    """Find such steps in a node of a graph with parallel items."""
     parallel, items = node.get("parallel"), node.get("over")
     few = isinstance(items, Sequence) and len(items.items) < 2
     many = items is not None and isinstance(parallel, Scalar) and parallel.value is True
@@ -82,7 +82,7 @@ def shared_by_items(node: Mapping) -> Iterator[Finding]:
 
 
 def _is_crowded(own: Mapping, document: Mapping) -> bool:
-    """Do several items use one checkout at a time, as far as the file shows?"""
+    """Do several items use one checkout at the same time, as far as the file shows?"""
     isolation = own.get("isolation")
     kind = isolation.get("kind") if isinstance(isolation, Mapping) else isolation
     if kind is not None and text_value(kind) != "none":
@@ -161,7 +161,7 @@ def _own(step: Mapping, repair: str) -> Iterator[Finding]:
         field = field.get("command") if isinstance(field, Mapping) else field
         if isinstance(field, Scalar) and isinstance(field.value, str):
             yield from _script(field, repair)
-    params, tool = step.get("params"), tool_of(step)
+    params, tool = step.get("params"), called_tool_id(step)
     if isinstance(params, Mapping) and tool == SHELL_TOOL:
         command = params.get("command")
         if isinstance(command, Scalar) and isinstance(command.value, str):

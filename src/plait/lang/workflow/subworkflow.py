@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from plait.template.template import Template
 
 OF_THE_RUN: Final = ("hooks", "limits", "durability", "backend", "profiles", "allow")
-"""Fields that count for a whole run, so only in the file that is run."""
+"""Fields that apply to a whole run, so only the file that is run may have them."""
 OF_ITS_MAP: Final = ("backend", "shared", "ship", "stall_timeout", "wait_for_workers")
-"""The same below `map`."""
+"""The same fields below `map`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +242,8 @@ def _environment_names(
 def _find_secrets(
     flow: ComposedWorkflow, head: Fields, scope: Scope, builder: Compilation
 ) -> frozenset[str]:
-    """Its secrets, and the texts that its steps make of them; a run masks them from its
-    beginning.
+    """The secrets of the file, and the texts that its steps make from them; a run masks them
+    from the start.
     """
     texts = find_secret_texts(head, builder.environ)
     if not texts and next(secrets_in(scope.names), None) is None:
