@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one tool, which nobody has trusted yet; it is the current folder."""
+    """A project with one untrusted tool, as the current folder."""
     project = home.parent / "project"
     (project / ".ai" / "tools" / "team").mkdir(parents=True)
     (project / ".ai" / "tools" / "team" / "report.py").write_text(FUNCTION)

@@ -98,9 +98,9 @@ def test_a_source_that_has_changed_counts(fresh: Copy) -> None:
     old = fresh.source.stat()
     text = fresh.source.read_text()
     fresh.source.write_text(text + "\nCHANGED = True\n")
-    os.utime(fresh.source, ns=(old.st_atime_ns, old.st_mtime_ns))  # its size tells
+    os.utime(fresh.source, ns=(old.st_atime_ns, old.st_mtime_ns))  # its size differs
     assert fresh.run()[1] == []
-    assert len(fresh.run()[1]) > 100  # it was written anew
+    assert len(fresh.run()[1]) > 100  # it was written again
     fresh.source.write_text(text.replace('"""', '"""*', 1) + "\nCHANGED = 1234\n")
     modules = dict(fresh.run()[0])
     assert modules["plait.engine.journal"][3].startswith("*")

@@ -229,7 +229,7 @@ def test_without_a_schema_a_parameter_is_text(trusted: Path, capsys: Capsys) -> 
 
 
 @pytest.mark.usefixtures("trusted")
-def test_parameters_come_from_standard_input_when_that_is_said() -> None:
+def test_parameters_come_from_standard_input_when_asked_for() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "plait", "call", "team/report", "-i", "@-"],
         input=b'{"week": 9}', capture_output=True, timeout=60,
@@ -238,7 +238,7 @@ def test_parameters_come_from_standard_input_when_that_is_said() -> None:
 
 
 BAD = [
-    # arguments                             exit  what is said
+    # arguments                             exit  the message
     ([],                                    2,    "plait call: TOOL is missing\nfix: see plait call --help\n"),
     (["team/report", "-p", SECRET],         2,    "-i needs KEY=VALUE, KEY:=JSON or @FILE\nfix: for example -i folder=src\n"),
     (["team/report", "-i", "a=1", "-p", "a=2"], 2, "-i gives 'a' twice\nfix: give a list as JSON: -i a:='[1, 2]'\n"),
@@ -251,15 +251,15 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "status", "said"), BAD)
+@pytest.mark.parametrize(("arguments", "status", "message"), BAD)
 @pytest.mark.usefixtures("trusted")
 def test_bad_input_is_refused_before_anything_runs(
-    arguments: list[str], status: int, said: str, capsys: Capsys
+    arguments: list[str], status: int, message: str, capsys: Capsys
 ) -> None:
     assert main(["call", *arguments]) == status
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith(said)
+    assert printed.err.startswith(message)
     assert SECRET not in printed.err
 
 
@@ -269,9 +269,9 @@ def test_all_violations_of_a_schema_are_reported_at_once_with_the_given_value_an
 ) -> None:
     given = ["-i", "week=46a", "-i", "name:=1", "-i", f"wek={SECRET}"]
     assert main(["call", "team/report", *given]) == 2
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     place, see = f"{project}/.ai/tools/team/report.py", "look at 'plait tools show team/report'"
-    assert sorted(said.splitlines()) == sorted(
+    assert sorted(stderr.splitlines()) == sorted(
         [
             f"{place}: 'team/report': week: must be an integer, got \"46a\"",
             f"fix: {see} for its parameters",
@@ -359,7 +359,7 @@ def test_the_record_of_a_dry_run_is_the_one_of_python(trusted: Path, capsys: Cap
 # ── trust ────────────────────────────────────────────────────────────────
 
 
-def test_what_nobody_trusted_does_not_run_and_the_command_to_type_is_named(
+def test_an_untrusted_tool_does_not_run_and_the_command_to_type_is_named(
     project: Path, capsys: Capsys
 ) -> None:
     tool(project, "t.py", function("open('ran', 'w')"))
@@ -374,7 +374,7 @@ def test_what_nobody_trusted_does_not_run_and_the_command_to_type_is_named(
 
 @pytest.mark.usefixtures("project")
 def test_a_terminal_that_is_only_half_of_one_is_not_asked() -> None:
-    """Standard input is a terminal, standard error is not: nobody could read the question."""
+    """Standard input is a terminal, standard error is not: the question would be invisible."""
     master, slave = os.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "plait", "call", "team/report", "-p", "week=1"],
@@ -387,7 +387,7 @@ def test_a_terminal_that_is_only_half_of_one_is_not_asked() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_trust_may_be_said_beforehand_and_lasts(capsys: Capsys) -> None:
+def test_trust_may_be_given_beforehand_and_lasts(capsys: Capsys) -> None:
     assert main(["call", "team/report", "-p", "week=1", "--trust"]) == 0
     assert main(["call", "team/report", "-p", "week=1"]) == 0
     capsys.readouterr()
@@ -449,5 +449,5 @@ def test_a_variable_of_the_loader_comes_from_dotenv_only_where_it_is_allowed(
     assert main(["call", "t"]) == 0
     assert "/odd/place" not in capsys.readouterr().out
     assert main(["call", "t", "--json", "--allow-env", "PYTHONPATH"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert "refused_env" not in said["metadata"]
+    result = json.loads(capsys.readouterr().out)
+    assert "refused_env" not in result["metadata"]

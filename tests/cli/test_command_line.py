@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -155,6 +156,27 @@ def test_a_commit_that_is_not_known_is_not_shown(
     assert find_commit(f"{checkout}/src/plait") == ""
 
 
+@pytest.mark.parametrize("arguments", [["run", "none.yaml"], ["run"], ["resume", "none"]])
+def test_a_command_in_a_process_of_others_leaves_its_garbage_collection_alone(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frozen = gc.get_freeze_count()
+    main(arguments)
+    assert (gc.isenabled(), gc.get_freeze_count()) == (True, frozen)
+
+
+def test_the_program_itself_collects_no_garbage_while_it_loads(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text("steps: [{shell: 'true'}]")
+    code = (
+        "import gc, sys, atexit, plait.cli; sys.argv = ['plait', 'run', 'flow.yaml', '-q']; "
+        "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 10_000)); "
+        "plait.cli.enter()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+    assert done.stdout == b"True True\n"
+
+
 def test_plait_alone_shows_five_lines_and_where_to_begin(capsys: Capsys) -> None:
     assert main([]) == 0
     printed = capsys.readouterr().out
@@ -247,6 +269,34 @@ def test_an_entry_and_a_list_have_no_address(capsys: Capsys) -> None:
             f"plait mcp {action} takes no --http\n"
             "fix: plait mcp --http ADDRESS prints what its clients need\n"
         )
+
+
+FOR_HTTP = [
+    ["--tls-cert", "c.pem"],
+    ["--tls-key", "k.pem"],
+    ["--password-file", "p"],
+    ["--insecure"],
+    ["--name", "shop.example"],
+]
+
+
+@pytest.mark.parametrize("words", FOR_HTTP)
+@pytest.mark.parametrize("action", ["serve", "list", "config"])
+def test_an_option_of_a_server_over_http_is_not_ignored(
+    capsys: Capsys, action: str, words: list[str]
+) -> None:
+    assert main(["mcp", action, *words]) == 2
+    assert capsys.readouterr().err == (
+        f"{words[0]} needs --http\nfix: plait mcp --http PORT {words[0]} …\n"
+    )
+
+
+def test_the_entry_of_a_client_has_no_option_that_the_server_refuses(capsys: Capsys) -> None:
+    assert main(["mcp", "config", "--answer-within", "soon"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.partition("\n")[0]) == (
+        "", "--answer-within needs a number of seconds above 0"
+    )  # fmt: skip
 
 
 BAD = [
@@ -516,8 +566,8 @@ def test_a_value_is_given_in_the_same_way_to_each_command(
     (home / "v.yaml").write_text("n: 8\n")
     monkeypatch.chdir(home)
     assert main([*command, *options]) == 0
-    said = capsys.readouterr().out
-    assert said == printed
+    stdout = capsys.readouterr().out
+    assert stdout == printed
 
 
 @pytest.mark.parametrize("command", ["run", "call", "render", "sh", "explain", "chat", "resume"])

@@ -127,7 +127,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "error"), WRONG)
-def test_wrong_arguments_are_told(
+def test_wrong_arguments_are_reported(
     project: Path, capsys: Capsys, arguments: list[str], error: str
 ) -> None:
     assert project.exists()

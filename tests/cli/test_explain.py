@@ -43,7 +43,7 @@ runs as git commit -m '${file:.msg}' -- './-we ird' $HOME '${m}' a 'b c'      (s
     )
 
 
-HOLES = [
+PLACEHOLDERS = [
     # template, profile, values                                     status, answer, value
     ("${a}", "workflow", {"a": 1},                                  ("found", "frame values, level captures", "1")),
     ("${a.b[0]}", "workflow", {"a": {"b": ["x"]}},                  ("found", "frame values, level captures", "x")),
@@ -77,7 +77,7 @@ HOLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("template", "profile", "values", "expected"), HOLES)
+@pytest.mark.parametrize(("template", "profile", "values", "expected"), PLACEHOLDERS)
 def test_each_placeholder_says_what_answers_it(
     template: str,
     profile: str,

@@ -185,7 +185,7 @@ def test_a_refusal_says_what_to_type_and_that_is_all_it_takes(
     assert main(["trust", "run", run, "--project", "clone"]) == 2
     assert (
         capsys.readouterr().err
-        == f"run {run} is your own already\nfix: plait resume {run} goes on with it\n"
+        == f"run {run} is your own already\nfix: plait resume {run} continues it\n"
     )
     assert main(["resume", run, "--project", "clone"]) == 1
     assert canary.exists()
@@ -200,11 +200,11 @@ def test_runs_of_others_are_marked(capsys: Capsys) -> None:
     assert all("failed, foreign" in row or "done, foreign" in row for row in rows)
     assert last == "foreign: these runs did not begin here; plait trust run RUN takes one over"
     assert main(["show"]) == 0
-    said = capsys.readouterr().out
-    assert "plait resume" not in said
-    assert "plait retry" not in said
-    assert "foreign      plait trust run " in said
-    assert "--project" not in said, "the folder where it began is that of others"
+    printed = capsys.readouterr().out
+    assert "plait resume" not in printed
+    assert "plait retry" not in printed
+    assert "foreign      plait trust run " in printed
+    assert "--project" not in printed, "the folder where it began is that of others"
 
 
 def test_commands_about_a_run_name_the_folder_where_it_is_now(
@@ -221,9 +221,9 @@ def test_commands_about_a_run_name_the_folder_where_it_is_now(
     for folder, command in (("new", "plait resume"), ("copy", "plait trust run")):
         capsys.readouterr()
         assert main(["show", "--project", folder]) == 0
-        said = [line for line in capsys.readouterr().out.splitlines() if "plait " in line]
-        assert [line.split(" --project ")[1].split()[0] for line in said] == [folder] * 2
-        assert command in said[1]
+        commands = [line for line in capsys.readouterr().out.splitlines() if "plait " in line]
+        assert [line.split(" --project ")[1].split()[0] for line in commands] == [folder] * 2
+        assert command in commands[1]
 
 
 def test_a_result_that_others_kept_is_a_call_that_is_made_again(
@@ -328,11 +328,11 @@ def test_without_a_key_a_run_is_made_and_says_that_it_cannot_go_on(
     monkeypatch.chdir(tmp_path / "project")
     Path("flow.yaml").write_text("steps: [{shell: 'false'}]\n")
     assert main(["run", "flow.yaml"]) == 1
-    said = capsys.readouterr().out
-    assert "note: this run has no seal, so it cannot be resumed: " in said
+    printed = capsys.readouterr().out
+    assert "note: this run has no seal, so it cannot be resumed: " in printed
     assert main(["resume"]) == 3
     (tmp_path / "me/.ai").unlink()
-    (last,) = (line for line in said.splitlines() if line.startswith("  resume "))
+    (last,) = (line for line in printed.splitlines() if line.startswith("  resume "))
     *before, after = (command.split()[1:] for command in last.removeprefix("  resume ").split(";"))
     assert [main(command) for command in before] == [0]
     assert main(after) == 1

@@ -39,7 +39,7 @@ def test_a_new_project_says_what_it_made_and_what_to_type_next(here: Path, capsy
     )
 
 
-def test_what_init_tells_to_type_works(
+def test_the_commands_that_init_prints_work(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     assert main(["init", "first"]) == 0

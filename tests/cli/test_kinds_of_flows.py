@@ -280,7 +280,7 @@ def test_what_is_recorded_as_used_counts_and_not_what_a_value_says() -> None:
     assert progress.parts["steps"].usage.turns == 2
 
 
-def test_what_earlier_lives_used_is_said_once_and_what_is_replayed_adds_nothing() -> None:
+def test_the_usage_of_earlier_run_attempts_is_printed_once_and_replayed_steps_add_nothing() -> None:
     end = over("agent/turn:1", "turn", "turn 1", answer("x", 90))
     assert isinstance(end, StepFinished)
     story: Story = [
@@ -330,9 +330,9 @@ MONEY = [(0.0, "$0.00"), (1.239, "$1.24"), (0.01, "$0.01"), (0.0068, "$0.0068"),
          (0.00061349, "$0.00061"), (0.000001, "$0.000001"), (3e-09, "<$0.000001")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("cost", "said"), MONEY)
-def test_money_is_said_without_powers_of_ten(cost: float, said: str) -> None:
-    assert money(cost) == said
+@pytest.mark.parametrize(("cost", "text"), MONEY)
+def test_money_is_printed_without_powers_of_ten(cost: float, text: str) -> None:
+    assert money(cost) == text
 
 
 def test_an_agent_with_a_schema_gives_its_data_and_not_what_was_around_it() -> None:
@@ -340,11 +340,11 @@ def test_an_agent_with_a_schema_gives_its_data_and_not_what_was_around_it() -> N
     assert plain([*AGENT, *AGENT_END], Ended(value=value))[-2] == '  {"a":1}'
 
 
-def test_tokens_that_nobody_counted_are_said_to_be_about_so_many() -> None:
+def test_estimated_tokens_are_marked_as_estimates() -> None:
     used = {"turns": 1, "tokens": 4100, "estimated": 100}
-    said = answer("I look.", 4100)
-    said["usage"]["estimated"] = 100
-    turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Succeeded(said), 4.0, used=used)
+    response = answer("I look.", 4100)
+    response["usage"]["estimated"] = 100
+    turn = StepFinished("agent/turn:1", "turn", "turn 1", "f", Succeeded(response), 4.0, used=used)
     story = [*AGENT[:3], (4.0, turn), *AGENT_END[1:]]
     assert [line for line in plain(story, Ended()) if "tokens" in line] == [
         "agent: turn 1: done, 4.0 s, about 4.1k tokens",
@@ -478,7 +478,7 @@ def test_show_for_programs_says_the_same() -> None:
 # ── logs ─────────────────────────────────────────────────────────────────
 
 
-def test_logs_of_an_agent_are_a_conversation() -> None:
+def test_logs_of_an_agent_show_its_session() -> None:
     assert logged([*AGENT, *AGENT_END]) == [
         "── agent/turn:1   review › turn 1   4.1k tokens, $0.02   4.0 s",
         "user:",
@@ -510,8 +510,8 @@ def test_logs_say_why_a_model_did_not_answer_and_what_came_of_it(
     kept: Json, words: list[str]
 ) -> None:
     failed = Failed(Failure("no use", "bad_answer", output=kept, path="agent/turn:1"))
-    [head, *said] = logged([*AGENT[:3], (4.0, over("agent/turn:1", "turn", "turn 1", failed))])
-    assert (head, said) == ("── agent/turn:1   review › turn 1   bad_answer   1.0 s", words)
+    [head, *rest] = logged([*AGENT[:3], (4.0, over("agent/turn:1", "turn", "turn 1", failed))])
+    assert (head, rest) == ("── agent/turn:1   review › turn 1   bad_answer   1.0 s", words)
 
 
 def test_logs_of_a_graph_are_what_its_nodes_assigned_and_gave() -> None:
@@ -602,13 +602,13 @@ NO_FLOWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "said"), NO_FLOWS)
+@pytest.mark.parametrize(("text", "message"), NO_FLOWS)
 def test_a_file_that_is_no_flow_says_what_flows_look_like(
-    text: str, said: str, here: Path, capsys: Capsys
+    text: str, message: str, here: Path, capsys: Capsys
 ) -> None:
     (here / "x.yaml").write_text(text)
     assert main(["run", "x.yaml"]) == 2
-    assert capsys.readouterr() == ("", said.format(file=here / "x.yaml"))
+    assert capsys.readouterr() == ("", message.format(file=here / "x.yaml"))
 
 
 NEARLY = [
@@ -713,7 +713,7 @@ def test_check_leaves_other_names_alone(file: str, text: str, here: Path, capsys
 
 
 KINDS = [
-    # kind         a file that is none                what is said
+    # kind         a file that is none                the message
     ("workflow",   "name: x\n",                       "this file does not look like a workflow"),
     ("graph",      "start: a\n",                      "a graph needs one of nodes, config"),
     ("ensemble",   "name: x\n",                       "an ensemble needs 'tasks'"),
@@ -739,13 +739,13 @@ def test_a_flow_is_known_by_its_shape_and_its_diagram_has_nodes(kind: str) -> No
     assert make_diagram(document, "hello").nodes
 
 
-@pytest.mark.parametrize(("kind", "text", "said"), KINDS)
+@pytest.mark.parametrize(("kind", "text", "message"), KINDS)
 def test_check_holds_a_file_against_the_kind_that_is_named(
-    kind: str, text: str, said: str, here: Path, capsys: Capsys
+    kind: str, text: str, message: str, here: Path, capsys: Capsys
 ) -> None:
     (here / "x.yaml").write_text(text)
     assert main(["check", "x.yaml", "--kind", kind]) == 2
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("here")

@@ -22,7 +22,7 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 WRITTEN = [
-    # kind, path                        file                              said
+    # kind, path                        file                              advice
     (["workflow"],                      "workflow.yaml",                  "next:\n  plait run workflow.yaml\n"),
     (["workflow", "a b/c.yml"],         "a b/c.yml",                      "next:\n  plait run 'a b/c.yml'\n"),
     (["map", "lines"],                  "lines.yaml",                     "next:\n  plait run lines.yaml\n"),
@@ -33,15 +33,15 @@ WRITTEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "file", "said"), WRITTEN)
+@pytest.mark.parametrize(("arguments", "file", "advice"), WRITTEN)
 def test_a_new_file_says_where_it_is_and_the_next_commands_work(
-    arguments: list[str], file: str, said: str, here: Path, capsys: Capsys
+    arguments: list[str], file: str, advice: str, here: Path, capsys: Capsys
 ) -> None:
     assert main(["new", *arguments]) == 0
-    assert capsys.readouterr() == (f"wrote {file}\n{said}", "")
+    assert capsys.readouterr() == (f"wrote {file}\n{advice}", "")
     assert (here / file).is_file()
     assert main(["check", file]) == 0
-    if said.startswith("next:\n  plait run"):
+    if advice.startswith("next:\n  plait run"):
         assert main(["run", file]) == 0, capsys.readouterr()
 
 

@@ -47,7 +47,7 @@ def test_show_prints_the_command_quoted_and_runs_nothing(tmp_path: Path, capsys:
     )
 
 
-def test_json_tells_everything(capsys: Capsys) -> None:
+def test_json_shows_everything(capsys: Capsys) -> None:
     assert main(["sh", "echo ${x}; echo e >&2; exit 4", "--values", '{"x": "a b"}', "--json"]) == 4
     result = json.loads(capsys.readouterr().out)
     assert result.pop("duration") >= 0

@@ -97,7 +97,7 @@ def test_an_ambiguous_id_has_its_problem_in_the_table_and_hides_no_other(
 
 
 @pytest.mark.usefixtures("trusted")
-def test_programs_get_every_tool_with_its_schema_and_verdict(capsys: Capsys) -> None:
+def test_json_lists_every_tool_with_its_schema_and_trust_decision(capsys: Capsys) -> None:
     assert main(["tools", "--json"]) == 0
     found = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
     report = found["team/report"]
@@ -208,7 +208,7 @@ def test_the_first_tool_of_a_project_is_trusted(
 
 
 BAD = [
-    # arguments                                      what is said
+    # arguments                                      the message
     (["new", "x"],                                   "plait tools new: --runtime is missing; runtimes: python, function, bash, node, http\n"),
     (["new", "x", "--runtime", "pyton"],             "there is no runtime 'pyton'\nfix: did you mean 'python'?"),
     (["new", "../x", "--runtime", "bash"],           "'../x' is not a tool id\n"),
@@ -219,11 +219,11 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "said"), BAD)
+@pytest.mark.parametrize(("arguments", "message"), BAD)
 @pytest.mark.usefixtures("trusted")
-def test_bad_input_is_refused(arguments: list[str], said: str, capsys: Capsys) -> None:
+def test_bad_input_is_refused(arguments: list[str], message: str, capsys: Capsys) -> None:
     assert main(["tools", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_a_new_tool_is_never_written_over_another(trusted: Path, capsys: Capsys) -> None:

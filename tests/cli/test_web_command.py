@@ -52,8 +52,8 @@ def test_without_a_browser_the_address_is_enough(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         link = process.stdout.readline().split()[-1]
-        said = {process.stderr.readline() for _ in range(2)}
-        assert said == {
+        lines = {process.stderr.readline() for _ in range(2)}
+        assert lines == {
             "Ctrl-C ends it; runs that it started go on\n",
             "no browser could be opened: open the address above\n",
         }

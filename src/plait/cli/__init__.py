@@ -22,7 +22,7 @@ INTERRUPTED = 130
 READER_LEFT = 141
 
 COMMANDS = {
-    # name, which is also that of the module: what it does
+    # name (also that of the module): what it does
     "run": "run a flow",
     "chat": "talk with a model at a terminal, as a directive says",
     "runs": "list the runs of this project",
@@ -56,10 +56,12 @@ COMMANDS = {
 }
 
 FAST_ARGUMENT_COMMANDS = ("run", "resume", "call", "render", "runs", "show")
-"""Commands that start often: argparse would be a large part of their start."""
+"""Commands that are started often: argparse would take a large part of their start."""
 
 RUN_COMMANDS = ("run", "resume", "retry")
-"""They execute a run: they load much, none of which is garbage, and `--json` prints events."""
+"""Commands that execute a run: they load many objects, none of which is garbage, and `--json`
+prints events.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _ensure_streams()
     if (terminal := sys.modules.get("plait.views.terminal")) is not None:
-        terminal.set_colour("auto")  # an earlier command of this process may have said --color
+        terminal.set_colour("auto")  # an earlier command of this process may have used --color
     if arguments[:1] in (["--version"], ["-V"]):
         return run_to_exit_code(lambda: _print_version(*arguments[1:2]))
     if arguments[:1] == ["__complete"]:
@@ -77,16 +79,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def enter() -> NoReturn:
     """The program `plait`: run the command line and end with its exit code."""
+    if sys.argv[1:2] and sys.argv[1] in ("call", *RUN_COMMANDS):
+        import gc
+
+        gc.disable()  # until `start_garbage_collection`
     status = main()
     sys.stderr.flush()
-    # The cleanup of the interpreter takes longer than its start, and the system frees all anyway.
+    # The interpreter's cleanup takes longer than its start, and the system frees everything anyway.
     if not _needs_cleanup():
         os._exit(status)
     sys.exit(status)
 
 
+def start_garbage_collection() -> None:
+    """Collect garbage from now on, if `enter` has stopped that, but never check loaded modules."""
+    import gc
+
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 def _needs_cleanup() -> bool:
-    """Is a function registered for the exit, or does another thread still run?"""
+    """Is a function registered for the exit, or is another thread still running?"""
     atexit, threading = sys.modules.get("atexit"), sys.modules.get("threading")
     registered = atexit is not None and atexit._ncallbacks() > 0
     threads = threading is not None and (
@@ -119,14 +134,10 @@ def _run_command(command: str, arguments: list[str]) -> int:
         raise unknown_command(command, COMMANDS)
     from importlib import import_module
 
-    if command == "call" or command in RUN_COMMANDS:
-        import gc
+    if (command == "call" or command in RUN_COMMANDS) and "--help" not in arguments:
+        from plait.cli.bundle import use_bundle
 
-        gc.disable()  # the command turns it on again when its modules are loaded
-        if "--help" not in arguments:
-            from plait.cli.bundle import use_bundle
-
-            use_bundle("call" if command == "call" else "run")
+        use_bundle("call" if command == "call" else "run")
     module = import_module(f"plait.cli.{command}")
     fast = command in FAST_ARGUMENT_COMMANDS and "--help" not in arguments
     options = _plain_options(module, arguments) if fast else None
@@ -173,16 +184,16 @@ def _print_version(option: str = "") -> int:
 
 
 def find_commit(package: str) -> str:
-    """The commit that `plait --version` shows; nothing for a release.
+    """Return the commit that `plait --version` shows; empty for a release.
 
-    A wheel has it in commit.txt, an editable installation in its checkout.  A process of git, or
-    one more module to load, would be a large part of the start.
+    A wheel has it in commit.txt, an editable installation in its checkout. A process of git, or one
+    more module, would take a large part of the start.
     """
     checkout = os.path.dirname(os.path.dirname(package))
     try:
         if os.path.exists(f"{package}/commit.txt"):
             return _read_text(f"{package}/commit.txt")
-        # Another repository may contain an installed package: its commit is none of ours.
+        # Another repository may contain an installed package: its commit is not ours.
         return _head_commit(checkout)[:12] if os.path.exists(f"{checkout}/hatch_build.py") else ""
     except (OSError, ValueError):
         return ""
@@ -190,7 +201,7 @@ def find_commit(package: str) -> str:
 
 def _head_commit(checkout: str) -> str:
     git = common = f"{checkout}/.git"
-    if os.path.isfile(git):  # of a worktree: it names the folder with HEAD, which names the rest
+    if os.path.isfile(git):  # in a worktree: it names the folder with HEAD, which leads to the rest
         git = os.path.join(checkout, _read_text(git).removeprefix("gitdir: "))
         common = os.path.join(git, _read_text(f"{git}/commondir"))
     head = _read_text(f"{git}/HEAD")
@@ -219,11 +230,11 @@ def _print(text: str) -> int:
     return 0
 
 
-# ── how a command ends ───────────────────────────────────────────────────
+# ── how a command ends ───────────────────────────────────────────────────────
 
 
 def _ensure_streams() -> None:
-    """A closed standard stream (`plait … >&-`) is None: replace it, so that writing works."""
+    """Replace a closed standard stream (`plait … >&-`), which is None, so that writing works."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
@@ -237,7 +248,8 @@ def run_to_exit_code(run: Callable[[], int]) -> int:
             return status
         except Exception as error:
             return _handle_error(error)
-    except KeyboardInterrupt:  # not in a run: there `stop_on_signal` (cli/signals.py) takes it
+    # not during a run: there `stop_on_signal` (cli/signals.py) handles it
+    except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         _discard_output()
@@ -249,7 +261,7 @@ def _handle_error(error: Exception) -> int:
         raise error
     try:
         return _report_error(error)
-    except (MemoryError, OSError) as worse:  # not even the module of the report could be loaded
+    except (MemoryError, OSError) as worse:  # not even the module for the report could be loaded
         if isinstance(worse, BrokenPipeError):
             raise
         _discard_output()
@@ -300,7 +312,7 @@ def _is_full(error: OSError) -> bool:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Was it raised below a module that writes output?  Other modules write files."""
+    """Was the error raised below a module that writes output? Other modules write files."""
     writer, trace = __name__, error.__traceback__
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))

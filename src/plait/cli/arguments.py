@@ -15,7 +15,7 @@ from plait.core.hints import Any, NoReturn
 
 
 class HelpWanted(Exception):
-    """`--help` was given."""
+    """Raised if `--help` was given."""
 
 
 class _Help(argparse.Action):
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
         if how.get("help") == argparse.SUPPRESS:
-            how["help"] = argparse.SUPPRESS  # argparse knows this one object only
+            how["help"] = argparse.SUPPRESS  # argparse recognises only this object
         return super().add_argument(*names, **how)
 
     def format_help(self) -> str:
@@ -68,12 +68,12 @@ class Parser(argparse.ArgumentParser):
         return f"plait {self.command}: {self.what}\n\n{examples}\n{super().format_help()}"
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
-        """The options; an error names every unknown one."""
+        """Read the options; an error names all unknown ones."""
         try:
             options, unknown = self.parse_known_args(arguments)
-            if unknown:  # argparse gives up on an optional argument that stands behind an option
+            if unknown:  # argparse does not read an optional argument after an option
                 options, unknown = self.parse_known_intermixed_args(arguments)
-        except InputError:  # an unknown option explains what is missing better
+        except InputError:  # an unknown option explains better what is missing
             words = arguments[: arguments.index("--")] if "--" in arguments else arguments
             known = {name for action in self._actions for name in action.option_strings}
             unknown = [
@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def read_for_help(self, arguments: list[str]) -> argparse.Namespace:
-        """The options beside `--help`; what cannot be read is left out."""
+        """Read the options beside `--help`; unreadable ones are left out."""
         words = [word for word in arguments if word not in ("-h", "--help")]
         return self.parse_known_args(words)[0]
 
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _help_options(self) -> list[str]:
-        """The options that the help names: the others are other ways to say the same."""
+        """The options that the help names; the others are other names for them."""
         return [
             name
             for action in self._actions
@@ -151,7 +151,7 @@ def _reword(message: str) -> str:
 
 
 def require_choice(what: str, given: str, known: Sequence[str]) -> str:
-    """`given`; if it is not known, an error suggests the closest name."""
+    """Return `given`; if it is not known, an error suggests the closest name."""
     if given in known:
         return given
     guess = closest_name(given, known)

@@ -3,10 +3,10 @@
 Python finds, reads and decodes each module by itself, a fifth of the computing time of a short
 command. The modules of a command have most of their names in common, which one file holds once.
 
-The file lies where Python caches the bytecode of `plait`, by the same rules: it is not written with
-PYTHONDONTWRITEBYTECODE, nor where the user may not write. It counts only while each source has the
-size and the time of change that it had; else Python loads the modules as always, and a command that
-ends well writes the file anew.
+The file is where Python caches the bytecode of `plait`, by the same rules: it is not written with
+PYTHONDONTWRITEBYTECODE, nor where the user has no write permission. It is used only while each
+source has the same size and time of change; otherwise Python loads the modules as usual, and a
+command that succeeds writes the file again.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ if TYPE_CHECKING:
 
 FOLDER = os.path.dirname(os.path.dirname(__file__))
 HEAD = MAGIC_NUMBER + os.fsencode(FOLDER) + b"\0"
-"""The bytecode of this Python, compiled in this folder."""
+"""Identifies the bytecode of this Python, compiled in this folder."""
 SIZE = 4
-"""Bytes of the number that says how long the stamps are."""
+"""The size, in bytes, of the number that gives the length of the stamps."""
 
 
 def use_bundle(command: str) -> None:
-    """Load the modules of this command from its bundle, if there is one and it is up to date."""
+    """Load the modules of this command from its bundle, if there is one that is up to date."""
     code = _read(_file(command))
     if code:
         sys.meta_path.insert(0, _Finder(code))
 
 
 def keep_bundle(command: str) -> None:
-    """Write the bundle of this command with the modules that are loaded now, if it uses none."""
+    """Write the bundle of this command with the modules that are loaded now, unless it uses one."""
     if sys.dont_write_bytecode or any(isinstance(each, _Finder) for each in sys.meta_path):
         return
     try:
         stamps, code = _loaded()
-    except (ImportError, OSError, SyntaxError, ValueError):  # someone changes the sources just now
+    except (ImportError, OSError, SyntaxError, ValueError):  # the sources are being changed now
         return
     head = dumps(stamps)
     data = HEAD + len(head).to_bytes(SIZE, "little") + head + dumps(code)
     file = _file(command)
-    SourceFileLoader("plait", file).set_data(file, data)  # whole or not at all, as Python caches
+    # completely or not at all, as Python caches do
+    SourceFileLoader("plait", file).set_data(file, data)
 
 
 class _Finder:
@@ -62,7 +63,7 @@ class _Finder:
         self.code = code
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        # Each module once: a module that is loaded again is read from its source.
+        # Each module is loaded once from the bundle; if it is loaded again, its source is read.
         file, code = self.code.pop(name, ("", None))
         if code is None:
             return None
@@ -72,7 +73,7 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Python's loader, which has the bytecode already."""
+    """Python's loader with bytecode that is already there."""
 
     code: CodeType | None = None
 
@@ -107,7 +108,7 @@ def _loaded() -> tuple[tuple[Stamp, ...], tuple[CodeType, ...]]:
     for name, module in list(sys.modules.items()):
         loader = getattr(module, "__loader__", None)
         if name.startswith("plait.") and type(loader) is SourceFileLoader:
-            # The stamp comes first: a change that comes between them makes the bundle outdated.
+            # The stamp comes first: a change between the two makes the bundle outdated.
             stamps.append(_stamp(name, loader.path))
             code = loader.get_code(name)
             assert code is not None, "a source has code"

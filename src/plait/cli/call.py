@@ -7,10 +7,10 @@ goes to standard error, with exit code 1; 2 is wrong input, 3 a tool that is not
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator, Mapping
 
+from plait.cli import start_garbage_collection
 from plait.cli.project import add_project, load_toolbox, trust_project
 from plait.cli.values import (
     HIDDEN,
@@ -71,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
     tools = _toolbox(options)
     params = _params(options, tools)
-    gc.freeze()  # the modules stay: no collection needs to look at them
-    gc.enable()
+    start_garbage_collection()
     if tools.chains.get(options.tool).primitive == FLOW:
         return _call_flow(options, params)
     if options.dry_run:
@@ -97,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _call_flow(options: argparse.Namespace, params: Mapping[str, Json]) -> int:
-    """Call a tool that is a flow.  It is a run, which can be shown and resumed."""
+    """Call a tool that is a flow. The call is a run, which can be shown and resumed."""
     from plait.app import runs as flows
     from plait.cli.run import run_with_view
     from plait.views.plan import show_plan
@@ -159,13 +158,13 @@ def _params(options: argparse.Namespace, tools: Toolbox) -> dict[str, Json]:
 
 
 def _parse_param(text: str, schema: Json) -> Json:
-    """Text, unless the schema asks for another type: `version=1.10` is not the number 1.1."""
+    """Return the text, unless the schema has another type: `version=1.10` is not the number 1.1."""
     if not isinstance(schema, Mapping) or _takes_text(schema):
         return text
     try:
         return read_json(text, "-i")
     except InputError:
-        return text  # the check of the parameters says what the schema asks for
+        return text  # the check of the parameters reports the expected type
 
 
 def _takes_text(schema: Mapping[str, Json]) -> bool:
@@ -180,7 +179,7 @@ def _takes_text(schema: Mapping[str, Json]) -> bool:
 
 
 def _notes(result: ToolResult) -> Iterator[str]:
-    """Remarks beside the result.  The error of a tool may name its overflow file already."""
+    """Yield remarks about the result. The error of a tool may already name its overflow file."""
     facts = result.metadata
     overflow = facts.get("stderr_overflow") or facts.get("overflow")
     if isinstance(overflow, str) and overflow not in (result.error or ""):
@@ -196,19 +195,19 @@ def _notes(result: ToolResult) -> Iterator[str]:
 
 
 def _besides_error(result: ToolResult) -> Json:
-    """The data of a tool that failed, without what its error says."""
+    """Return the data of a failed tool, without the parts that its error already contains."""
     error = (result.error or "").strip()
     match result.data:
         case str(text) if text.strip() == error:
             return None
         case {"success": False, "error": str(text), **rest} if text.strip() == error:
             return rest or None
-        case dict() | list() if error[:1] in ("{", "[") and _is_json_of(error, result.data):
+        case dict() | list() if error[:1] in ("{", "[") and _is_same_json(error, result.data):
             return None
     return result.data
 
 
-def _is_json_of(text: str, data: Json) -> bool:
+def _is_same_json(text: str, data: Json) -> bool:
     import json
 
     try:

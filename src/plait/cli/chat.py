@@ -1,8 +1,8 @@
-"""`plait chat`: a person talks with a model, as a directive says.
+"""`plait chat`: a user talks with a model, as a directive defines it.
 
 At a terminal the text appears as the model writes it, each tool call is one line, and Plait asks
-the person about a tool that the directive does not permit.  Ctrl-C stops the answer, not the chat.
-In a pipe each line of standard input is one message, answers are plain text, and Plait asks nothing.
+the user about a tool that the directive does not permit. Ctrl-C stops the answer, not the chat. In
+a pipe each line of standard input is one message, answers are plain text, and Plait asks nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class ChatTerminal:
-    """The person in a chat: reads what they type, asks for consent, hears Ctrl-C."""
+    """The user of a chat: reads what they type, asks for consent, handles Ctrl-C."""
 
     def __init__(self, stdin: TextIO, stdout: TextIO, stderr: TextIO, *, is_there: bool) -> None:
         from plait.engine.stop import StopSignal
@@ -85,14 +85,14 @@ class ChatTerminal:
         self._always_allowed: set[str] = set()
 
     def watch(self, record: EventRecord) -> None:
-        """Called by one thread at a time."""
+        """Show an event; called by one thread at a time."""
         self._view.watch(record)
 
     def make_chat_flow(self, loaded: LoadedFlow) -> LoadedFlow:
-        """The directive as a chat: its limits hold for the whole chat.
+        """Make a chat of the directive; its limits apply to the whole chat.
 
-        Limits of time and depth, and the default limit of turns, hold for each answer: the person
-        takes time, too.
+        Limits of time and depth, and the default limit of turns, apply to each answer: the user
+        takes time too.
         """
         from plait.app.flow_source import CHAT
         from plait.engine.limits import Limits
@@ -119,7 +119,7 @@ class ChatTerminal:
         return replace(loaded, program=chat)
 
     def listen(self, failure: Failure | None) -> str | None:
-        """What the person says next, after an answer or a failure; None ends the chat."""
+        """Return the user's next input, after an answer or a failure; None ends the chat."""
         self._answers += 1
         self._view.wait_for_answer(self._answers)
         self._view.end_line()
@@ -137,7 +137,7 @@ class ChatTerminal:
         return None
 
     def _read(self, prompt: str) -> str | None:
-        """One line; None at the end of the input."""
+        """Read one line; None at the end of the input."""
         if self.is_there:
             self._view.prompt(prompt)
         self._is_reading = True
@@ -152,7 +152,9 @@ class ChatTerminal:
         return line.strip() if line else None
 
     def consent(self, tool_id: str, params: Mapping[str, Json]) -> bool:
-        """`y` or `once` allows this call, `a` all calls of this tool in this chat; else it is no."""
+        """Ask for consent: `y` or `once` allows this call, `a` all calls of this tool in this chat;
+        anything else is no.
+        """
         from plait.agents.turns import tool_call_title
         from plait.views.format import one_line
 
@@ -160,7 +162,7 @@ class ChatTerminal:
         with self._consenting:
             if tool_id in self._always_allowed:
                 return True
-            # Show all of it: the end of a long command is permitted, too.
+            # Show the whole call: the end of a long command is permitted too.
             call = f"{tool_id} {json_text(dict(params))}" if params else tool_id
             question = f"  {one_line(call, None)} is not permitted: call it? y / N / always  "
             with self._view.question():

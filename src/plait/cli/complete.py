@@ -1,12 +1,13 @@
-"""What can follow on the command line: `plait __complete WORD …`, which the shells call at each TAB.
+"""Print what can follow on the command line: `plait __complete WORD …`, which shells call at each
+TAB.
 
-It must be quick, so it imports almost nothing, and it executes nothing: the ids of tools and runs are
-names of files, parameters are read from the text of a flow or tool.  The answer is one candidate per
-line, after a tab what it is; `:files` alone means that a path follows.  An id with a character that
-means something to a shell is not offered: bash would insert it unquoted.
+It must be quick, so it imports almost nothing, and it executes nothing: the ids of tools and runs
+are names of files, parameters are read from the text of a flow or tool. The answer has one
+candidate per line, followed by a tab and its meaning; `:files` alone means that a path follows. An
+id with a character that is special in a shell is not offered: bash would insert it unquoted.
 
-bash breaks words at `=` and `:`, and leaves their quotes in place.  So it gives the line as it is, and
-the part of the last word that it will replace: `plait __complete --bash LINE PART`.
+bash breaks words at `=` and `:`, and leaves their quotes in place. So it passes the line as it is,
+and the part of the last word that it will replace: `plait __complete --bash LINE PART`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ IS_ID = re.compile(r"\w[\w./-]*")
 
 
 def complete(words: Sequence[str], commands: Mapping[str, str]) -> Iterator[str]:
-    """The lines for these words, of which the last is being typed."""
+    """Yield the lines for these words, of which the last is being typed."""
     if words[:1] == ["--bash"] and len(words) == 3:
         typed = split_line(words[1])[1:]
         kept = typed[-1].removesuffix(words[2]) if typed else ""
@@ -44,7 +45,8 @@ def split_line(line: str) -> list[str]:
     words, word, quote = [], "", ""
     parts = iter(re.findall(r"\\.|[^\\]|\\$", line, re.DOTALL))
     for part in parts:
-        if quote == "'" and part[0] == "\\":  # not special there, so a quote after it ends the text
+        # a backslash is not special there, so a quote after it ends the text
+        if quote == "'" and part[0] == "\\":
             word += part.removesuffix("'")
             quote = "" if part.endswith("'") else quote
         elif part == quote:

@@ -1,4 +1,4 @@
-"""`plait completion`: print what a shell needs to complete commands, options, ids and parameters."""
+"""`plait completion`: print a shell script that completes commands, options, ids and parameters."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def report(error: BaseException) -> int:
 
 
 def _keep(text: str) -> str | None:
-    """Write a file that only this user can read: a traceback may quote values."""
+    """Write a file that only this user can read, since a traceback may quote values."""
     for folder in (_state_folder(), tempfile.gettempdir()):
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
                     view.watch(record)
                 view.finish(recorded_result(opened))
                 return 0
-            is_over = not is_running()  # asked first: the last events are read after the end
+            # asked first, so that the last events are read after the end
+            is_over = not is_running()
             for record in opened.journal.events(after):
                 view.watch(record)
             if is_over:

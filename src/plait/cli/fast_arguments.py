@@ -1,7 +1,7 @@
-"""Reads a simple command line without argparse, which takes longer to load than a tool to run.
+"""Read a simple command line without argparse, which takes longer to load than a tool to run.
 
 Simple means: every option in full, its value in the next word, as many arguments as the command
-takes, of which a single one may be left out.  Everything else (`--help`, `--params=…`, `--`, a
+takes, of which a single one may be omitted. Everything else (`--help`, `--params=…`, `--`, a
 mistake) is left to argparse, which reads a simple line in the same way.
 """
 
@@ -45,7 +45,7 @@ class FastArguments:
         self._defaults[place] = False if action == "store_true" else default
 
     def read(self, words: Sequence[str]) -> SimpleNamespace | None:
-        """The options, or None if the line is not simple."""
+        """Return the options, or None if the line is not simple."""
         options = dict(self._defaults)
         arguments: list[str | None] = []
         rest = iter(words)

@@ -1,4 +1,4 @@
-"""What `plait run` without a file prints: the flows of a project, or the help of one."""
+"""The output of `plait run` without a file: the flows of a project, or the help of one."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _diagram(options: argparse.Namespace) -> Diagram:
         runs, name = flows.find_run(None if options.run == "last" else options.run, options.project)
         with runs.open(name, write=False) as opened:
             if not options.file:
-                opened.require_own()  # do not open a file that the journal of another person names
+                opened.require_own()  # do not open a file that another user's journal names
             file = options.file or str(opened.facts.get("file", ""))
             return run_diagram(file, opened.journal)
     if options.file is None:

@@ -49,7 +49,7 @@ _SHORTEST_PREFIX: Final = 8
 
 
 def signer_label(decision: TrustDecision, store: TrustStore) -> str:
-    """Who signed a file, in a word or two."""
+    """Describe in a word or two who signed a file."""
     if decision.by == "manifest":
         return "plait"
     if decision.by == "signature" and decision.fingerprint is not None:
@@ -70,7 +70,7 @@ def key_folder(store: TrustStore) -> KeyFolder:
 
 
 def open_key(folder: KeyFolder, name: str) -> PrivateKey:
-    """A key of the user; its passphrase is asked for on a terminal only."""
+    """Open a key of the user; ask for its passphrase only on a terminal."""
     try:
         return folder.open(name)
     except InputError as error:
@@ -246,7 +246,7 @@ def _new(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> N
 
 
 def _choose_passphrase() -> Secret | None:
-    """A passphrase, typed twice; None without a terminal, or if it is empty."""
+    """Ask twice for a passphrase; None without a terminal, or if it is empty."""
     if not is_interactive():
         return None
     first = ask_passphrase("a passphrase for the key (empty: none): ")
@@ -278,7 +278,7 @@ def _export(folder: KeyFolder, options: argparse.Namespace) -> None:
 
 
 def _rotate(store: TrustStore, folder: KeyFolder, options: argparse.Namespace) -> None:
-    """Print the statement to standard output: all who trust the old key need it."""
+    """Print the statement to standard output: everybody who trusts the old key needs it."""
     from plait.tools.trust.keys import rotate
 
     name = options.name or DEFAULT_KEY

@@ -1,4 +1,4 @@
-"""What `plait logs` prints.  Only a run that is found needs it, not the help of the command."""
+"""The output of `plait logs`. Only a run that is found needs it, not the command's help."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class RecordedRun(Protocol):
 
 
 def print_log(opened: RecordedRun, options: argparse.Namespace, *, is_running: bool) -> int:
-    """Print what has ended, then what runs or was cut short."""
+    """Print steps that have ended, then those that run or were interrupted."""
     journal, name = opened.journal, opened.id
-    # Before the journal: a step that ends meanwhile is in one of the two.
+    # Read before the journal: a step that ends meanwhile is then in one of the two.
     pieces = [] if options.failed else list(OutputFile(opened.folder).new_pieces())
     entries = read_log(journal, name, options.item)
     if options.failed:

@@ -14,7 +14,7 @@ from plait.core.masking import Masker
 from plait.core.values import Json
 
 PATIENCE: Final = 1.0
-"""Seconds to wait for the last output of a command that has ended."""
+"""Seconds to wait for the last output of a command that has already ended."""
 
 
 def make_masker(values: Mapping[str, Json]) -> Masker:
@@ -22,7 +22,8 @@ def make_masker(values: Mapping[str, Json]) -> Masker:
 
 
 class MaskedOutput:
-    """Inside it, what any process writes to our standard streams is masked line by line.
+    """Masks, line by line, everything that any process writes to our standard streams inside this
+    context.
 
     The streams are pipes then, also at a terminal.
     """
@@ -53,7 +54,7 @@ class MaskedOutput:
             thread.join(PATIENCE)  # a process that the command left behind may still write
 
     def _copy(self, reader: int, target: int) -> None:
-        # When the reader of our output has left, closing the pipe ends the command.
+        # If the reader of our output has gone, closing the pipe ends the command.
         with suppress(BrokenPipeError), open(reader, "rb") as lines, open(target, "wb") as out:
             for line in lines:
                 text = line.decode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
-"""`plait new`: write one file of any kind, which runs or checks at once.
+"""`plait new`: write one file of any kind that runs, or passes `check`, at once.
 
-A flow goes to the path that is given; the other kinds have their place below `.ai` of the project.
-`--from` copies a whole example.  No file is overwritten.
+A flow goes to the given path; the other kinds have their place below `.ai` of the project. `--from`
+copies a whole example. No file is overwritten.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Kind:
     """A kind of file that `plait new` writes."""
 
     what: str
-    """What it is, for the list of kinds."""
+    """The description in the list of kinds."""
     path: str
-    """Where it goes: `{name}` is the last part of the path that is given, or the kind."""
+    """The path: `{name}` is the last part of the given path, or the kind."""
     text: str
-    """`{name}` in it is the name of the new file."""
+    """The content; `{name}` in it is replaced by the name of the new file."""
     next: tuple[str, ...] = ()
     """Commands to type next, with `{path}` or `{name}`."""
 
@@ -178,7 +178,7 @@ def _copy_example(options: argparse.Namespace) -> None:
     for path in files:
         print(f"  {path}")
     trust = toolbox(folder).trust
-    # The folder was empty, and every file in it came with Plait.
+    # The folder was empty, and every file in it comes from Plait.
     trust_new_files(trust, alone=True, origin="plait new --from")
     print("you copied it, so it is trusted here")
     print("next:")
@@ -229,7 +229,7 @@ def _write_file(tools: Toolbox, name: str, given: str | None) -> None:
 
 
 def _place(kind: Kind, name: str, given: str | None) -> tuple[str, str]:
-    """The path of the new file, and the name that it gets inside."""
+    """Return the path of the new file, and the name that it contains."""
     folder, base = os.path.split(given or name)
     stem, extension = os.path.splitext(base)
     wanted = os.path.splitext(kind.path)[1]
@@ -255,7 +255,7 @@ def _fits(extension: str, wanted: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name as YAML reads it: one that could mean something else is quoted."""
+    """Write a name for YAML: one that could mean something else is quoted."""
     words = ("true", "false", "null", "yes", "no", "on", "off")
     is_word = name.isascii() and name.replace("-", "_").isidentifier() and name.lower() not in words
     return name if is_word else json_text(name)

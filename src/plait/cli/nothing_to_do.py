@@ -1,4 +1,4 @@
-"""What `plait resume` and `plait retry` print if there is nothing to do.  That is not a mistake."""
+"""The output of `plait resume` and `plait retry` if there is nothing to do, which is not an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def report_nothing_to_do(message: str, options: argparse.Namespace, exit_code: int = 0) -> int:
-    """Say so, and return the exit code."""
+    """Print the message, and return the exit code."""
     if options.json:
         print(json_line({"event": "nothing_to_do", "message": message}))
     elif not options.quiet:

@@ -1,4 +1,4 @@
-"""What `plait`, `plait help` and a mistyped command print: where to begin, and what there is."""
+"""The text that `plait`, `plait help` and a mistyped command print: how to begin, and the commands."""
 
 from __future__ import annotations
 

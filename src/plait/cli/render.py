@@ -222,7 +222,7 @@ def _open_cases(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings on standard error: there may be ten thousand cases."""
+    """Suppress warnings on standard error: there may be ten thousand cases."""
     import logging
 
     log = logging.getLogger("plait.template")

@@ -30,7 +30,7 @@ EXAMPLES: Final = (
 )
 
 MOST_NAMES: Final = 5
-"""Failed items that a message names."""
+"""The number of failed items that a message names."""
 
 
 def configure(parser: Parser) -> None:
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     require_folder(options.project)
     inputs = parse_inputs(options.inputs, options.input)
     chosen = options.run or flows.find_unfinished_run(options.project)
-    # A finished run is left alone, unless the answers to it are given.
+    # A finished run is not resumed, unless answers for it are given.
     if not (options.accept_changes or options.repeat or options.done):
         from plait.cli.nothing_to_do import report_nothing_to_do
 

@@ -1,4 +1,4 @@
-"""`plait retry`: run failed items of a run again, all of them or those that are named."""
+"""`plait retry`: run failed items of a run again, all of them or the named ones."""
 
 from __future__ import annotations
 

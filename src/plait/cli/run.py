@@ -1,16 +1,17 @@
-"""`plait run`: run a flow and show it.  `resume` and `retry` use the same functions.
+"""`plait run`: run a flow and show it. `resume` and `retry` use the same functions.
 
-On a terminal it draws frames, elsewhere it prints lines, with `--json` events.  Ctrl-C: `signals.py`.
+On a terminal it draws frames, elsewhere it prints lines, with `--json` events. For Ctrl-C see
+`signals.py`.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 
+from plait.cli import start_garbage_collection
 from plait.cli.project import add_project, require_folder, trust_project
 from plait.cli.values import HIDDEN, add_inputs, read_inputs, read_mapping_file, whole_number
 from plait.core.errors import InputError
@@ -100,8 +101,7 @@ def load_all() -> None:
     flows.load_all()
     import_module("plait.views.text")
     keep_bundle("run")
-    gc.freeze()
-    gc.enable()
+    start_garbage_collection()
 
 
 def own_help(options: argparse.Namespace) -> str | None:
@@ -149,7 +149,7 @@ def _list_flows(options: argparse.Namespace) -> int:
             fix="plait run alone lists the flows of this project",
             code="arguments",
         )
-    gc.enable()
+    start_garbage_collection()
     require_folder(options.project)
     from plait.cli.flow_list import show_flows
 
@@ -200,7 +200,7 @@ def run_with_view(work: RunCommand, view: View) -> int:
     with stop_on_signal(stop, view):
         with view:
             result = work(observers=observers)
-        view.finish(result)  # a late signal must not take the end of the run away
+        view.finish(result)  # a late signal must not interrupt the end of the run
     return result.exit_code
 
 

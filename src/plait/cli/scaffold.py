@@ -1,4 +1,4 @@
-"""Files of a new tool and of a new project.  They run at once.
+"""The files of a new tool and of a new project. They run at once.
 
 No file is overwritten: if one exists, none is written.
 """
@@ -166,7 +166,7 @@ def new_tool(tools: Toolbox, name: str, runtime: str | None) -> None:
 
 
 def require_new(root: str, files: Iterable[str]) -> None:
-    """InputError: it names each of these files that exists."""
+    """Raise an InputError that names all of these files that exist."""
     there = [relative for relative in files if os.path.lexists(os.path.join(root, relative))]
     if there:
         raise InputError.together(
@@ -332,7 +332,7 @@ STATE: Final = ".ai/state/"
 
 
 def ignore_state(root: str) -> bool:
-    """Add the state of runs to .gitignore; False if it is there."""
+    """Add the state of runs to .gitignore; False if it is already there."""
     path = os.path.join(root, ".gitignore")
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:

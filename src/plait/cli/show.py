@@ -77,14 +77,15 @@ def run(options: argparse.Namespace) -> int:
             for line in run_annotations(report):
                 print(line)
             return 0
-        # Where the run is now, not where it started: that may be a folder of another person.
+        # The present folder of the run, not the one where it started, which may belong to another
+        # user.
         report.progress.project = opened.project
         kind = opened.facts.get("kind")
         can_resume = kind != CHAT and opened.is_own
         if form == "markdown":
             from plait.views.markdown import markdown_report
 
-            # A file that the journal of another person names is not opened.
+            # A file that another user's journal names is not opened.
             diagram = _find_diagram(opened.facts, opened.journal) if opened.is_own else None
             sys.stdout.write(
                 markdown_report(report, now=time.time(), diagram=diagram, can_resume=can_resume)
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_page(runs: Runs, name: str, file: str) -> int:
-    """The run as one file that needs nothing else."""
+    """Write the run as one file that needs no other file."""
     from plait.core.errors import InputError
     from plait.views.format import one_line
     from plait.web.export import export_run

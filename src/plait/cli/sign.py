@@ -1,7 +1,8 @@
-"""`plait sign`: sign tools, and the config they read, so that they run where your key is trusted.
+"""`plait sign`: sign tools, and the config files that they read, so they run where your key is
+trusted.
 
-A signature covers the id and every byte of a file; a file that changes must be signed again.  The
-files beside a tool are signed, too; a file that cannot hold a comment gets a file `NAME.sig`.
+A signature covers the id and every byte of a file; a changed file must be signed again. The files
+beside a tool are signed too; a file that cannot hold a comment gets a file `NAME.sig`.
 """
 
 from __future__ import annotations
@@ -120,7 +121,9 @@ class SignableFile:
 
 
 def find_location(spaces: Spaces, given: str) -> SignableFile:
-    """An id, `directive:` and an id, or the path of a file of the project's or the user's space."""
+    """Find a file by its id, by `directive:` and its id, or by its path in the project's or user's
+    space.
+    """
     if os.path.isfile(given):
         return _place_of_file(spaces, given)
     folder = DIRECTIVES if given.startswith(DIRECTIVE) else "tools"
@@ -203,12 +206,14 @@ def _sign(place: SignableFile, key: PrivateKey) -> None:
 
 
 def _signing_time(data: bytes) -> float:
-    """Now, or one second after the signature in the file: the new one must be newer."""
+    """Return the present time, or one second after the signature in the file: the new one must be
+    newer.
+    """
     now = time.time()
     try:
         standing = read_signature(data)
     except TrustError:
-        return now  # it is about to be replaced
+        return now  # the signature is about to be replaced
     if standing is None or not time_text(now) <= standing.time <= time_text(now + 60):
         return now
     last = datetime.strptime(standing.time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

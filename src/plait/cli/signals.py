@@ -1,7 +1,8 @@
-"""What Ctrl-C does in a run: the first asks it to stop, the second ends processes, the third Plait.
+"""Handle Ctrl-C in a run: the first asks it to stop, the second ends processes, the third ends
+Plait.
 
-SIGTERM and SIGHUP do the same.  After the first signal no step starts, and running processes get
-SIGTERM and some seconds to end; what they had not finished is not recorded.  The exit code of a
+SIGTERM and SIGHUP do the same. After the first signal no step starts, and running processes get
+SIGTERM and some seconds to end; work that they had not finished is not recorded. The exit code of a
 stopped run is 128 plus the signal.
 """
 
@@ -27,7 +28,7 @@ SHOW_CURSOR: Final = b"\x1b[?25h"
 
 @contextmanager
 def stop_on_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
-    """Inside it, signals ask the run to stop; yields the list of signals received."""
+    """Inside this context, signals ask the run to stop; yield the list of received signals."""
     heard: list[int] = []
     if current_thread() is not main_thread():
         yield heard  # only the main thread gets signals
@@ -62,7 +63,7 @@ def stop_on_signal(stop: StopSignal, view: View) -> Iterator[list[int]]:
 
 
 def _leave_at_once(number: int) -> None:
-    """End by the signal itself; the journal is complete after every event."""
+    """End Plait by the signal itself; the journal is complete after every event."""
     if sys.__stdout__ is not None and sys.__stdout__.isatty():
         os.write(sys.__stdout__.fileno(), SHOW_CURSOR)
     signal.signal(number, signal.SIG_DFL)

@@ -124,7 +124,7 @@ class Row:
     id: str
     space: Space
     path: str
-    """The file; the folder of the tools if it is not known which file is meant."""
+    """The path of the file; that of the tools' folder if it is unknown which file is meant."""
     shadowed_by: str | None
     item: ToolFile | None = None
     decision: TrustDecision | None = None
@@ -152,7 +152,7 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
     """One id in one space; None if the space does not have it."""
     path = os.path.join(space.root, "tools")
     try:
-        # Only this space: problems of another one are in another row.
+        # Only this space: problems of other spaces are in other rows.
         found = Spaces((space,)).find(item_id)
         if found is None or found.id != item_id:
             return None
@@ -160,11 +160,11 @@ def _row(tools: Toolbox, item_id: str, space: Space, shadowed_by: str | None) ->
         item = tools.chains.items.get(found)
         decision = tools.trust.decide(item)
         if shadowed_by is None:
-            tools.chains.get(item_id)  # finds cycles and missing executors
+            tools.chains.get(item_id)  # this also finds cycles and missing executors
         return Row(item_id, space, path, shadowed_by, item, decision)
     except PlaitError as error:
         if error.code == NO_HEADER:
-            return None  # a file beside a tool
+            return None  # the file lies beside a tool and is not one
         return Row(item_id, space, path, shadowed_by, error=error)
 
 
@@ -173,7 +173,7 @@ def listing_exit_code(checked: Iterable[Row]) -> int:
 
 
 def report_broken(checked: Iterable[Row]) -> None:
-    """Say on standard error why the exit code is not 0."""
+    """Print on standard error why the exit code is not 0."""
     if broken := [row.id for row in checked if row.error is not None]:
         print(
             f"{pluralize(len(broken), 'tool')} cannot be used: {printable(format_names(broken))}",

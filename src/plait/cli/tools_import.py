@@ -1,7 +1,9 @@
-"""`plait tools import`: tool files for what the MCP servers of an `.mcp.json` declare.
+"""`plait tools import`: write tool files for the tools that the MCP servers of an `.mcp.json`
+declare.
 
-Each server is started and asked for its tools.  All that a server declares is shown, as by `plait trust
-mcp`, and approved together with the file.  A server that does not answer does not stop the others.
+Each server is started and asked for its tools. Everything that a server declares is shown, as by
+`plait trust mcp`, and approved together with the file. A server that does not answer does not stop
+the others.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of a tool of a server, or of a server."""
+    """The result for a tool of a server, or for a server."""
 
     server: str
     tool: str | None
@@ -65,7 +67,7 @@ class Imported:
 
 
 def import_tools(tools: Toolbox, file: str, options: argparse.Namespace) -> int:
-    """0 if every chosen server was imported, else 1."""
+    """Import tools; return 0 if every chosen server was imported, else 1."""
     servers = _choose(read_servers(_read(file), file, tools.host), options.server, file)
     root = tools.spaces.project or os.getcwd()
     alone = not files_to_trust(root)
@@ -129,7 +131,7 @@ def _import_server(
     options: argparse.Namespace,
     taken: set[str],
 ) -> Iterator[Imported]:
-    """`taken`: the files of tools that were imported before."""
+    """Import the tools of one server; `taken`: the files of tools that were imported before."""
     out = sys.stderr if is_interactive() or options.json else sys.stdout
     print(f"{printable(name)}: {printable(entry.address)}", file=out)
     if is_interactive() and not confirm("start it and ask for its tools?"):

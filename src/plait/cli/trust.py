@@ -209,7 +209,7 @@ def _status(tools: Toolbox, *, as_json: bool) -> None:
 
 
 def _take_over(run: str, project: str | None) -> int:
-    """Show a run of another person and take it over; at a terminal, only after a yes."""
+    """Show another user's run and take it over; at a terminal, only after a yes."""
     from plait.app import takeover
 
     require_folder(project)
@@ -245,7 +245,7 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
     for item_id, (call, address) in found.items():
         offered = inspect_mcp_tool(call)
         asking = is_interactive()
-        # Show it where the question is asked, even if standard output is a pipe.
+        # Show it at the place of the question, even if standard output is a pipe.
         stream = sys.stderr if asking else sys.stdout
         if len(found) > 1:
             # Several servers of one name: each is started, shown and approved.
@@ -266,7 +266,7 @@ def _approve(tools: Toolbox, server: str, tool: str, params: Mapping[str, Json])
 def _mcp_calls(
     tools: Toolbox, server: str, tool: str, params: Mapping[str, Json]
 ) -> dict[str, tuple[McpCall, str]]:
-    """By the id of the tool: a call of each server of this name, and its address."""
+    """Return a call of each server of this name, and its address, by the id of the tool."""
     found: dict[tuple[tuple[str, ...], str], tuple[str, tuple[McpCall, str]]] = {}
     known: list[str] = []
     refused: list[PlaitError] = []

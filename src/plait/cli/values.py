@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 HIDDEN: Final = "==SUPPRESS=="
-"""The help of an option that is another way to say the same: argparse leaves it out."""
+"""The help of an option that is another name for an existing one: argparse omits it."""
 
 
 def add_inputs(parser: Parser, what: str, *hidden: str) -> None:
-    """`-i`, and other names of it that the help leaves out."""
+    """Add `-i`, and other names of it that the help omits."""
     parser.add_argument(
         "-i",
         "--input",
@@ -160,9 +160,10 @@ def make_scope(
 
 
 def read_json(given: str, place: str, *, line: int | None = None) -> Json:
-    """JSON without duplicate keys.  An error says where the problem is, and quotes nothing.
+    """Parse JSON without duplicate keys. An error gives the position of the problem, and quotes
+    nothing.
 
-    `line` is the number of the line in a file that `given` is.
+    `line`: the number of the line in a file that `given` is.
     """
     try:
         return json.loads(

@@ -1,4 +1,6 @@
-"""`plait verify`: whether each tool may run here, and who signed it.  Exit code 3 if one may not."""
+"""`plait verify`: say whether each tool may run here, and who signed it. Exit code 3 if one may
+not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plait web`: look at runs in a browser, and start, stop and resume them there."""
+"""`plait web`: show runs in a browser, and start, stop and resume them there."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _announce(link: str, *, browser: bool) -> None:
-    """Say where the pages are, and show them."""
+    """Print where the pages are, and open them."""
     print(f"runs in a browser: {link}", flush=True)
     print("Ctrl-C ends it; runs that it started go on", file=sys.stderr, flush=True)
     if browser:
         from threading import Thread
 
-        Thread(target=_open, args=(link,), daemon=True).start()  # one in a terminal takes its time
+        # a browser in a terminal does not return at once
+        Thread(target=_open, args=(link,), daemon=True).start()
 
 
 def _open(link: str) -> None:
