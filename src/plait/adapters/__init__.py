@@ -1,1 +1,4 @@
-"""Adapters: processes, HTTP, MCP, functions, files, journals on disk, git and Dask."""
+"""Adapters: processes, HTTP, MCP, functions, files, journals on disk, git, Dask, OpenTelemetry.
+
+They implement the ports of `engine`, `agents` and `program`.
+"""

@@ -1,7 +1,7 @@
-"""Reads and writes files below a folder, and never outside it, whatever links are made meanwhile.
+"""Read and write files below a folder, and never outside it, even if links are made meanwhile.
 
 Each component of a path is opened without following links. A file is written under another name,
-synced and renamed, so that a reader sees the old one or the new one.
+synced and renamed, so that a reader sees the old content or the new one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_file(root: str, path: str, *, directory: str) -> bytes:
-    """A file below `root`; a relative path starts at `directory`."""
+    """Return the content of a file below `root`; a relative path starts at `directory`."""
     *folders, name = _components(root, path, directory)
     try:
         with (
@@ -55,7 +55,7 @@ def write_file(
     mode: int | None = None,
     create_dirs: bool = False,
 ) -> str:
-    """Write a file, completely or not at all; returns its full path."""
+    """Write a file, completely or not at all; return its full path."""
     *folders, name = _components(root, path, directory)
     try:
         with _folder(root, folders, create=create_dirs) as folder:
@@ -125,7 +125,7 @@ def _put(folder: int, name: str, data: bytes | memoryview, mode: int | None) -> 
 
 
 def _file_mode(folder: int, name: str) -> int | None:
-    """The permissions of the file that is replaced."""
+    """The permissions of the file that will be replaced."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
     except FileNotFoundError:

@@ -1,15 +1,15 @@
 """Call a Python function of a verified file, in this process.
 
 The verified bytes are the ones that are compiled. Each call runs them in a new module, so that no
-call sees what another one left. Text that the tool prints goes to the log of its call, whichever
-threads print at the same time. An exception is a failed result; so are `sys.exit`, `os._exit`, and
-a standard stream of Plait that the tool replaced or closed, which is put back.
+call sees the leftovers of another. Text that the tool prints goes to the log of its call, even if
+other threads print at the same time. An exception is a failed result; so are `sys.exit`,
+`os._exit`, and a standard stream of Plait that the tool replaced or closed, which is restored.
 
-Environment, working directory and modules are shared with Plait. Not captured are text that does
-not go through `sys.stdout` (child processes, C libraries), text of threads that the tool starts,
-processes that it leaves behind, and a crash of the interpreter. Python cannot end a thread: after
-the timeout we stop waiting, and the call goes on until it returns. A tool that needs more isolation
-is a script (python/script).
+Environment, working directory and modules are shared with Plait. These are not captured: text that
+does not go through `sys.stdout` (child processes, C libraries), text of threads that the tool
+starts, processes that it leaves behind, and a crash of the interpreter. Python cannot end a thread:
+after the timeout we stop waiting, and the call continues until it returns. A tool that needs more
+isolation is a script (python/script).
 
 Every call runs in a worker thread, so that Ctrl-C reaches us and not the tool. Workers are kept: on
 a busy machine a new thread costs 206 µs, a waiting one 19 µs.
@@ -46,7 +46,7 @@ MAX_FRAMES: Final = 3
 def call_function(call: FunctionCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
     """Run the function until it returns, or until its timeout.
 
-    `cancel` ends the processes that it waits for, not the function itself.
+    `cancel` ends the processes for which it waits, not the function itself.
     """
     started = time.monotonic()
     log = _Log(call.limits.max_output)
@@ -162,7 +162,9 @@ def _result(call: FunctionCall) -> Json:
 
 
 def _make_outcome(result: Json) -> _Outcome:
-    """The result as plain data, without objects of the tool; `success: false` is a failure."""
+    """Return the result as plain data, without objects of the tool; `success: false` is a
+    failure.
+    """
     try:
         data = deep_copy(result)
     except ValueRefusedError as error:
@@ -176,7 +178,7 @@ def _make_outcome(result: Json) -> _Outcome:
 
 
 def _copy_value(value: Json) -> Json:
-    """A tool may change its parameters, so it gets a copy."""
+    """Copy a value, because a tool may change its parameters."""
     if isinstance(value, dict):
         return {key: _copy_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -188,11 +190,11 @@ _CALLS = itertools.count(1)
 
 
 def _error_text(error: BaseException, own: Collection[str]) -> str:
-    """The error's type and message, and the last places it came through."""
+    """The error's type and message, and the last places through which it came."""
     name = type(error).__name__
     try:
         text = str(error)
-    except BaseException:  # `__str__` is code, too
+    except BaseException:  # `__str__` is also code of the tool
         text = ""
     if isinstance(error, SystemExit):
         name, text = getattr(error, "called", "sys.exit"), "" if error.code is None else text
@@ -260,7 +262,7 @@ class _Worker:
                     _IDLE.remove(self)
                 return
             job.do()
-            # Before the caller wakes, so that its next call finds this worker.
+            # Before the caller wakes up, so that its next call finds this worker.
             with _IDLE_LOCK:
                 stays = len(_IDLE) < MAX_IDLE
                 if stays:
@@ -276,7 +278,7 @@ _IDLE_LOCK = threading.Lock()
 
 
 def _reset() -> None:
-    """After a fork: threads are in the parent only, and locks may be taken."""
+    """Reset after a fork: threads exist only in the parent, and locks may be taken."""
     global _IDLE_LOCK, _STREAMS
     _IDLE.clear()
     _IDLE_LOCK = threading.Lock()
@@ -289,7 +291,7 @@ def _reset() -> None:
 
 
 class _Log:
-    """The output of one call, both streams in order, limited; made at the first use."""
+    """The output of one call, both streams in order, limited; it is made on first use."""
 
     __slots__ = ("_bytes", "_most", "_streams")
 
@@ -334,14 +336,16 @@ class _Bounded(io.BytesIO):
         return length
 
     def close(self) -> None:
-        """Stays open: what a tool printed before it closed its stdout stays."""
+        """Do nothing: output before the tool closes its stdout must stay."""
 
 
 _current = threading.local()
 
 
 class _Routed:
-    """A standard stream: in a call it leads to the log of the call, elsewhere to `real`."""
+    """A standard stream that leads to the log of the call during a call, and to `real`
+    otherwise.
+    """
 
     def __init__(self, real: TextIO, name: str) -> None:
         self.real = real
@@ -372,7 +376,7 @@ class _Exited(SystemExit):
 
 
 def _exit_of_tool(status: int) -> NoReturn:
-    """Replaces `os._exit` while tools run: a tool must not end Plait, with exit code 0 perhaps."""
+    """Replaces `os._exit` while tools run: a tool must not end Plait, perhaps with exit code 0."""
     if getattr(_current, "log", None) is None:
         _EXIT(status)
     raise _Exited(status)
@@ -406,14 +410,14 @@ class _Streams:
                     setattr(sys, name, placed[-1])
 
     def abandon(self, log: _Log) -> None:
-        """The caller no longer waits: from now on other code may replace streams."""
+        """Record that the caller no longer waits: other code may then replace streams."""
         with self._lock:
             if log in self._awaited:  # otherwise it has just returned
                 self._awaited.remove(log)
                 self._abandoned.add(log)
 
     def leave(self, log: _Log) -> list[str]:
-        """Put back what a tool took away, and return its names; not for an abandoned call."""
+        """Restore what a tool took away, and return the names; not for an abandoned call."""
         with self._lock:
             taken = []
             if log in self._awaited:
@@ -460,7 +464,7 @@ class _Descriptor:
     def put_back(self, fd: int) -> bool:
         if self._identity is None or _identity(fd) == self._identity:
             return False
-        with contextlib.suppress(OSError):  # the copy was closed, too
+        with contextlib.suppress(OSError):  # the copy was also closed
             os.dup2(self._copy, fd)
         return True
 

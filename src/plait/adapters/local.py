@@ -55,7 +55,7 @@ class LocalBackend(Backend):
 
 
 def _start(threads: list[threading.Thread]) -> int:
-    """Start as many as the machine has room for; return how many."""
+    """Start as many threads as the machine has room for; return how many."""
     for number, thread in enumerate(threads):
         try:
             thread.start()
@@ -90,7 +90,7 @@ class _Threads:
 
 
 def make_backend(name: str, *, known: Mapping[str, str] = BACKENDS) -> Backend:
-    """The backend that `--backend` or a flow names: `local`, `dask`, `dask://HOST:PORT`."""
+    """Return the backend that `--backend` or a flow names: `local`, `dask`, `dask://HOST:PORT`."""
     kind, at, address = name.partition(ADDRESS)
     if kind not in known:
         close = closest_name(kind, known)

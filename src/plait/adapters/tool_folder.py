@@ -1,11 +1,11 @@
-"""Imports of files beside a function's file, from verified bytes and for one call.
+"""Import files beside a function's file, from verified bytes and for one call.
 
 `import helper` in a function means the file beside it, as in a script. The module belongs to the
-call: its name is below the tool's module, so two tools may have helpers of the same name, and it
-goes when the call ends. Only the tool and its own modules import from there; an installed module
+call: its name is below the tool's module, so two tools may have helpers of the same name, and it is
+removed when the call ends. Only the tool and its own modules import from there; an installed module
 does not.
 
-As in a script, a file or package beside the tool comes before an installed one of the same name,
+As in a script, a file or package beside the tool is found before an installed one of the same name,
 and a folder without `__init__.py` after it.
 """
 
@@ -34,8 +34,10 @@ def compile_code(path: str, code: bytes) -> CodeType:
 
 @contextmanager
 def sibling_imports(call: FunctionCall, module: ModuleType) -> Iterator[None]:
-    """Within this, a module imports the files beside it. Afterwards they are gone."""
-    root = module.__name__  # which the tool may change
+    """Inside this context, a module imports the files beside it. Afterwards these modules are
+    removed.
+    """
+    root = module.__name__  # the tool may change it
     if call.files_beside:
         _CALLS[root] = beside = _Beside(root, call.files_beside)
         module.__dict__.update(__path__=[], __package__=root, __builtins__=beside.builtins)
@@ -46,7 +48,7 @@ def sibling_imports(call: FunctionCall, module: ModuleType) -> Iterator[None]:
     finally:
         sys.modules.pop(root, None)
         if _CALLS.pop(root, None) is not None:
-            # A copy, because other threads import meanwhile.
+            # A copy, because other threads may import meanwhile.
             for name in list(sys.modules):
                 if name.startswith(f"{root}."):
                     sys.modules.pop(name, None)

@@ -1,0 +1,1 @@
+"""Agent sessions and model turns, with budgets, permissions, providers. Read `session` first."""

@@ -27,7 +27,7 @@ class ToolRequest:
 
     id: str
     name: str
-    """As it was offered."""
+    """The name under which the tool was offered."""
     arguments: Json = field(default_factory=dict)
     """A map; any other value is kept as the model wrote it, and refused."""
 
@@ -42,9 +42,9 @@ class Message:
     uses: tuple[ToolRequest, ...] = ()
     """Role assistant: the tool requests."""
     answers: str = ""
-    """Role tool: the id of the request that this is the result of."""
+    """Role tool: the id of the request whose result this is."""
     failed: bool = False
-    """Role tool: the text says why there is no result."""
+    """Role tool: the text explains why there is no result."""
     blocks: Json = None
     """Role assistant: see `ModelResponse.blocks`."""
 
@@ -70,7 +70,7 @@ class ModelRequest:
     """A name or a tier of the provider; None: its default."""
     tools: tuple[ToolOffer, ...] = ()
     schema: Mapping[str, Json] | None = None
-    """The response has to be JSON of this schema."""
+    """The response must be JSON that matches this schema."""
     options: Mapping[str, Json] = field(default_factory=dict)
     """max_tokens, temperature, stop, … and other fields of the provider's request body."""
     schema_retries: int = 2
@@ -129,8 +129,9 @@ class ModelResponse:
     data: Json = None
     """The structured output, checked, if the request has a schema."""
     blocks: Json = None
-    """The response in its wire format, if text and uses do not hold all of it (signed reasoning).
-    The next request sends it back unchanged."""
+    """The response in its wire format, if text and uses do not hold all of it (signed
+    reasoning). The next request sends it back unchanged.
+    """
 
     def message(self) -> Message:
         return Message("assistant", self.text, self.uses, blocks=self.blocks)
@@ -190,7 +191,7 @@ class Provider(Protocol):
         """
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None:
-        """Return the cost of a usage; None: it is unknown."""
+        """Return the cost of a usage; None if it is unknown."""
 
 
 def sum_usage(usages: Sequence[TokenUsage]) -> TokenUsage:
@@ -216,7 +217,7 @@ NO_PROVIDER: Final = (
 
 
 def provider_fingerprint(provider: str | Provider | None) -> Json:
-    """Return what identifies a provider in a fingerprint."""
+    """Return the data that identifies a provider in a fingerprint."""
     return provider if isinstance(provider, str | None) else [provider.name, provider.fingerprint]
 
 

@@ -76,14 +76,14 @@ class AgentStep:
     """A step that is one session with a model."""
 
     counts_itself = True
-    """The tool calls of an agent count against a limit of steps, the agent does not."""
+    """The tool calls of an agent count against a limit of steps; the agent itself does not."""
     name: str
     title: str
     prompt: str
     """The filled text; it is not a template any more."""
     system: str = ""
     provider: str | Provider | None = None
-    """A name; or, from Python, a provider."""
+    """The name of a provider; from Python, also a provider."""
     model: str | None = None
     tools: tuple[str, ...] = ()
     """Patterns for the ids of tools that it may call; empty: no tools."""
@@ -308,7 +308,7 @@ class AgentSession:
                 offers,
                 self.agent.schema,
                 self.agent.options,
-                schema_retries=0,  # the session asks again itself, in another turn
+                schema_retries=0,  # the session itself asks again, in another turn
             ),
             provider,
             partial(self._context, number),
@@ -364,7 +364,7 @@ class AgentSession:
         }
         return StepError(replace(failure, output=partial))
 
-    # ── responses that do not count ──────────────────────────────────────
+    # ── responses that do not count ──────────────────────────────────────────────
 
     def _check_response(self, response: ModelResponse) -> Failure | None:
         """Return why the session fails with a complete response."""
@@ -452,7 +452,7 @@ class AgentSession:
         return LeafStep(
             self._call_name(number),
             "call",
-            self.run.secrets.mask(tool_call_title(tool_id or use.name, use.arguments)),
+            self.run.secrets.mask_title(tool_call_title(tool_id or use.name, use.arguments)),
             tool_request_fingerprint(use),
             FunctionAction(call.result),
             Policy(at_most_once=True) if once else DEFAULT_POLICY,
@@ -475,7 +475,7 @@ class AgentSession:
     # ── limits ───────────────────────────────────────────────────────────
 
     def _require_depth(self) -> None:
-        """Raise StepError if the session is nested too deeply; the caller's session goes on."""
+        """Raise StepError if the session is nested too deeply; the caller's session continues."""
         reached = self.budget.reach("depth")
         if reached is None:
             return

@@ -14,10 +14,8 @@ from plait.core.errors import ValueRefusedError
 from plait.core.hints import Final
 from plait.core.patterns import lazy_pattern
 from plait.core.records import dataclass
-from plait.core.values import Json, json_text, json_value
+from plait.core.values import MOST_LEVELS, Json, is_deeper, json_text, json_value
 
-DEEPEST: Final = 100
-"""The most levels of nested lists and maps."""
 NO_JSON: Final = "it is not JSON"
 _FENCED: Final = lazy_pattern(r"```[^\n`]*\n(.*)\n?```", re.DOTALL)
 """JSON in a code block: many models write it so."""
@@ -60,12 +58,12 @@ def _only_block(text: str) -> str:
 
 
 def check_structured(data: Json, schema: Mapping[str, Json]) -> StructuredResult:
-    """Check data that is parsed already."""
+    """Check data that is already parsed."""
     return StructuredResult(data, tuple(schema_errors(data, schema)))
 
 
 def read_json(written: str) -> Json:
-    """Raises ValueError."""
+    """Parse JSON; raise ValueError if it is not valid."""
     try:
         data = json_value(written)
     except RecursionError:
@@ -76,27 +74,12 @@ def read_json(written: str) -> Json:
 
 
 def is_json_safe(data: Json) -> bool:
-    """Can a journal hold it?"""
-    if _is_deep(data):
+    """Can a journal hold the data?"""
+    if is_deeper(data, MOST_LEVELS):
         return False
     try:
-        json_text(data).encode("utf-8")  # JSON can escape half a surrogate pair, UTF-8 cannot
+        # JSON can contain half of a surrogate pair as an escape, UTF-8 cannot
+        json_text(data).encode("utf-8")
     except (ValueRefusedError, UnicodeEncodeError):
         return False
     return True
-
-
-def _is_deep(data: Json) -> bool:
-    level, depth = [data], 0
-    while level and depth < DEEPEST:
-        level = [inner for one in level for inner in _inside(one)]
-        depth += 1
-    return bool(level)
-
-
-def _inside(value: Json) -> list[Json]:
-    if isinstance(value, dict):
-        return [inner for inner in value.values() if isinstance(inner, dict | list)]
-    if isinstance(value, list):
-        return [inner for inner in value if isinstance(inner, dict | list)]
-    return []

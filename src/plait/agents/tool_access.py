@@ -62,7 +62,7 @@ def not_offered_message(name: str, offers: Iterable[ToolOffer]) -> str:
     return f"there is no tool of this name that you may call; {known}{there}"
 
 
-# ── what does not fit a schema ───────────────────────────────────────────
+# ── schema errors ────────────────────────────────────────────────────────────
 
 
 def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
@@ -82,7 +82,7 @@ def schema_errors(value: Json, schema: Mapping[str, Json]) -> list[str]:
     )
 
 
-# ── what a tool gave, for a model to read ────────────────────────────────
+# ── tool results as text for a model ─────────────────────────────────────────
 
 
 def format_tool_result(output: Json) -> str:

@@ -1,4 +1,6 @@
-"""What prompts and agent sessions do: a model turn, and a tool call that the model requests."""
+"""The common steps of prompts and agent sessions: a model turn, and a tool call that the model
+requests.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +79,9 @@ class ModelTurn:
     context: Callable[[], Mapping[str, Json]]
     """Returns the hook variables, with the present usage."""
     record: Callable[[ModelResponse, float], dict[str, Json]]
-    """Returns what to record of a response that took so many seconds."""
+    """Returns the record of a response that took this many seconds."""
     check: Callable[[ModelResponse], Failure | None] = lambda _: None
-    """Returns why a complete response fails the turn; its usage counts."""
+    """Returns why a complete response fails the turn; its usage still counts."""
     can_skip: bool = False
     """A hook may skip the turn, and with it the step around it."""
 
@@ -177,7 +179,7 @@ def perform_turn(
 
 
 def is_recorded(ctx: StepContext, path: str) -> bool:
-    """Is there a recorded outcome?  If it does not count, the turn or call is taken later."""
+    """Is there a recorded outcome? If it does not count, the turn or call is made later."""
     if ctx.run.replay.is_first_run or not ctx.can_replay:
         return False
     known = ctx.run.journal.step(path)
@@ -197,7 +199,7 @@ class ModelToolCall:
 
     use: ToolRequest
     tool_id: str
-    """Empty if no such tool was offered."""
+    """The id of the tool; empty if no such tool was offered."""
     offers: tuple[ToolOffer, ...]
     permissions: Permissions
     context: Callable[[], Mapping[str, Json]]
@@ -206,7 +208,7 @@ class ModelToolCall:
     own: SessionTool | None = None
 
     def result(self, ctx: StepContext) -> Json:
-        """Return what the model gets: the output of the tool, or why there is none."""
+        """Return the result for the model: the output of the tool, or why there is none."""
         refused = self._report_refusal(ctx)
         if refused is not None:
             return self._failure_record("refused", refused)
@@ -214,7 +216,7 @@ class ModelToolCall:
             value = self._call_tool(ctx)
         except StepError as error:
             if error.failure.kind == "timeout" and ctx.is_expired():
-                raise  # the time of a step around is over: the tool did not fail
+                raise  # an outer step timed out: the tool did not fail
             result = self._failure_with_output(error.failure)
         except NO_OUTCOMES:
             raise

@@ -66,7 +66,7 @@ class EditedFlow:
     def require_accepted(self) -> None:
         """Raise InputError with all changes that nobody has accepted, before anything runs."""
         changed = find_changed_steps(self) if self.has_changed else {}
-        mask = Secrets(self.loaded.secret_texts()).mask  # an author may have written one
+        mask = Secrets(self.loaded.secret_texts()).mask_title  # an author may have written one
         named = [(path, mask(title)) for path, title in changed.items()]
         problems = [*changed_steps_error(self._run, named).problems] if named else []
         change = describe_change(self._facts.get("env_files"), self.loaded.environment.filed)
@@ -290,10 +290,10 @@ def invalidate_removed(edited: EditedFlow) -> list[StepInvalidated]:
 
     The text of the list has changed with that, so `perform` runs the steps after the list again.
     """
-    forgotten: dict[str, str] = {}
+    invalidated: dict[str, str] = {}
     for listed in edited.find_edited_lists() if edited.has_changed else ():
         for known, after in _find_removed_records(listed, edited.journal):
-            forgotten[known.path] = "it is not in the file any more"
+            invalidated[known.path] = "it is not in the file any more"
             for one in after:
-                forgotten.setdefault(one.path, "a step before it is not in the file any more")
-    return [StepInvalidated(path, why, below=True) for path, why in forgotten.items()]
+                invalidated.setdefault(one.path, "a step before it is not in the file any more")
+    return [StepInvalidated(path, why, below=True) for path, why in invalidated.items()]

@@ -510,7 +510,7 @@ def make_trace(
         "status": result.status,
         "started": starts[0].at if starts else None,
         "ended": events[-1].at if events else None,
-        "lives": len(starts),
+        "run_attempts": len(starts),
         "inputs": {name: _display_value(value) for name, value in ensemble.filled.inputs.items()},
         "failure": None if failure is None else {"kind": failure.kind, "message": failure.message},
         "steps": [_step_trace(one) for one in events if isinstance(one.event, StepFinished)],

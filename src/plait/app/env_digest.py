@@ -58,7 +58,7 @@ def env_change_problem(run: str, change: str) -> Problem:
     return Problem(
         f"the env files have changed since the run began: {change}",
         None,
-        f"plait resume {run} --accept-changes goes on with them, and what is done stays done; "
+        f"plait resume {run} --accept-changes accepts them, and what is done stays done; "
         "or put the files back as they were",
         code="changed",
     )

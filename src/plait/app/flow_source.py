@@ -82,8 +82,7 @@ class FlowSource:
             )
         if facts.get("python"):
             raise InputError(
-                f"run {opened.id} was begun by a program in Python, and only that can go on with "
-                "it",
+                f"run {opened.id} was begun by a program in Python, and only that can resume it",
                 fix=f"there: ensemble.run(resume='{opened.id}')",
                 code="made-in-python",
             )
@@ -205,7 +204,7 @@ def require_worktrees_in_place(flow: FlowSource, loaded: LoadedFlow, opened: Ope
         return
     back = f"move the project back to {before}"
     if os.path.isdir(os.path.join(before, os.path.relpath(opened.folder, opened.project))):
-        back = f"go on there: --project {before}"
+        back = f"resume it there: --project {before}"
     raise InputError(
         f"run {opened.id} was begun in {before}, and the worktrees of its items are there",
         fix=f"{back}; or begin a new run here",

@@ -201,7 +201,7 @@ class _Called:
         loaded = self.loaded
         if not loaded.program.hooks:
             return act(loaded.program, ctx)
-        ctx = _with_hooks_of(loaded, ctx)
+        ctx = _add_hooks(loaded, ctx)
         try:
             ctx.run.hooks.require("run_started", ctx, own_only=True)
             value = act(loaded.program, ctx)
@@ -221,7 +221,7 @@ class _Called:
             raise
 
 
-def _with_hooks_of(loaded: LoadedFlow, ctx: StepContext) -> StepContext:
+def _add_hooks(loaded: LoadedFlow, ctx: StepContext) -> StepContext:
     """Return the context of a subflow: its hooks run besides those around it."""
     from plait.engine.hooks import HookRunner
     from plait.program.actions.tool import make_tool_call

@@ -162,7 +162,7 @@ def open_questions(loaded: LoadedFlow, journal: Journal) -> Iterator[tuple[str, 
     known = dict(iter_program(loaded.program.children))
     if not any(step.policy.at_most_once for step in known.values()):
         return  # finding them reads the whole journal
-    mask = Secrets(loaded.secret_texts()).mask
+    mask = Secrets(loaded.secret_texts()).mask_title
     for path in journal.find_unfinished():
         step = _step_at(known, path)
         if step is not None and step.policy.at_most_once and not _is_inside_recorded(journal, path):

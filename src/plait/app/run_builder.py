@@ -166,7 +166,9 @@ def _note_new_variables(
 
     change = describe_change(known, variables)
     if change is not None:
-        run.events.note("", f"the env files have changed, and the run goes on with them: {change}")
+        run.events.note(
+            "", f"the env files have changed, and the run continues with them: {change}"
+        )
         opened.update_facts(env_files=env_digest(variables))
 
 
@@ -337,6 +339,7 @@ def build_run_context(
         journal,
         observers.watchers,
         mask=secrets.mask,
+        mask_title=secrets.mask_title,
         full_durability=loaded.durability == "full",
         plan_log=plan_log,
         live=None if is_dry else LiveOutput(secrets, folder),

@@ -219,7 +219,7 @@ def program_inputs(run: str, project: str) -> dict[str, Json]:
     with runs.open_own(runs.find(run), write=False) as opened:
         options = opened.facts.get("options")
         if not opened.facts.get("python"):
-            fix = f"plait resume {opened.id} goes on with it"
+            fix = f"plait resume {opened.id} continues it"
             raise InputError(f"run {opened.id} is that of a file", fix=fix, code="not-python")
         return dict(options.get("inputs") or {}) if isinstance(options, Mapping) else {}
 
@@ -308,7 +308,7 @@ def retry_flow(
         if map_step is None or not chosen:
             raise InputError(
                 f"run {opened.id} has no failed items",
-                fix=f"plait show {opened.id}, or plait resume {opened.id} to go on with it",
+                fix=f"plait show {opened.id}, or plait resume {opened.id} to continue it",
                 code="nothing-to-retry",
             )
         require_backend(flow, loaded, observers.stop)

@@ -53,11 +53,13 @@ def _times(journal: Journal, path: str) -> Iterator[str]:
     """Yield the paths of a run for a path of the flow: checks and handlers run several times."""
     places = [""]
     for name in path_names(path):
-        places = [one for place in places for one in _times_of(journal, join_path(place, name))]
+        places = [
+            one for place in places for one in _numbered_paths(journal, join_path(place, name))
+        ]
     yield from places
 
 
-def _times_of(journal: Journal, here: str) -> Iterator[str]:
+def _numbered_paths(journal: Journal, here: str) -> Iterator[str]:
     yield here
     if last_name(here) in HANDLERS:
         times = (numbered_name(here, number) for number in count(1))

@@ -39,7 +39,7 @@ def look_at(run: str, project: str | None) -> ForeignRun:
     runs, name = find_run(run, project)
     with runs.open(name, write=False) as opened:
         if opened.is_own:
-            fix = f"plait resume {name} goes on with it"
+            fix = f"plait resume {name} continues it"
             raise InputError(f"run {name} is your own already", fix=fix, code="own-run")
         return _foreign_run(opened)
 

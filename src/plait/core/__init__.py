@@ -1,0 +1,1 @@
+"""Errors, values, documents and safe files for all packages. Read `errors` and `values` first."""

@@ -17,9 +17,10 @@ def backoff_delays(
     increment: float | None = None,
     base: float = 2.0,
 ) -> Iterator[float]:
-    """Endless pauses in seconds, none longer than `most`.
+    """Yield pauses in seconds without end, none longer than `most`.
 
-    `increment` is what "linear" adds, `first` by default; "exponential" multiplies by `base`.
+    `increment` is the amount that "linear" adds, by default `first`; "exponential" multiplies
+    by `base`.
     """
     delay, following = first, first
     while True:

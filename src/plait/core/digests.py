@@ -31,7 +31,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def json_digest(data: object) -> str:
-    """16 digits that are the same for equal data, whatever the order of its keys."""
+    """Return 16 digits that are the same for equal data, whatever the order of keys."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
     return sha256_hex(canonical.encode())[:16]
 

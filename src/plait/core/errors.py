@@ -35,7 +35,7 @@ from plait.core.source import Span, draw
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.  `also` are further places of the same problem."""
+    """One problem; `also` holds further places of the same problem."""
 
     what: str
     where: Span | str | None = None
@@ -60,7 +60,7 @@ class Problem:
 
 
 class PlaitError(Exception):
-    """Something a user can act on: `.what`, `.where`, `.fix`, `.problems`."""
+    """An error on which the user can act: `.what`, `.where`, `.fix`, `.problems`."""
 
     exit_code = 1
 
@@ -121,7 +121,7 @@ class TemplateSyntaxError(TemplateError):
 
 
 class MissingNamesError(TemplateError):
-    """Names that the scope does not know, in order of appearance."""
+    """Names that the scope does not know, in the order of appearance."""
 
     names: tuple[str, ...] = ()
 
@@ -144,11 +144,11 @@ class ValueRefusedError(InputError):
 
 
 class DocumentError(InputError):
-    """A file that is not the YAML we read."""
+    """A file that is not valid YAML, as Plait reads it."""
 
 
 class ConditionError(InputError):
-    """A condition that means nothing."""
+    """A condition that is not valid."""
 
 
 class LimitError(PlaitError):
@@ -164,7 +164,7 @@ class TrustError(PlaitError):
 
 
 class ProcessError(PlaitError):
-    """A process could not be started, or had to be ended; `.ended` is how it was, after a
+    """A process could not be started or had to be stopped; `.ended` is its state after a
     timeout.
     """
 
@@ -172,16 +172,16 @@ class ProcessError(PlaitError):
 
 
 class GuardianError(PlaitError):
-    """The guardian died, and with it all processes it ran. The run stops and can be resumed.
+    """The guardian died, and all its processes with it. The run stops and can be resumed.
 
     It is not a `ProcessError`, so code that handles a failed process does not record it as one.
     """
 
 
 class RequestError(PlaitError):
-    """An HTTP request was refused before it was sent, or brought back no complete answer.
+    """An HTTP request was refused before it was sent, or got no complete response.
 
-    An answer with an unwelcome status is not an error of this kind: it is an answer.
+    A response with an error status is not such an error: it is a response.
     """
 
 
@@ -196,14 +196,14 @@ class MachineError(PlaitError):
 
 
 class JournalError(PlaitError):
-    """The journal of a run cannot be written or read; what it holds already is safe."""
+    """The journal of a run cannot be written or read; everything already in it is safe."""
 
     holds_last = False
-    """The journal holds the last event nevertheless, and nothing after it."""
+    """True if the journal holds the last event nevertheless, and nothing after it."""
 
 
 class InternalError(PlaitError):
-    """Our own bug."""
+    """A bug of Plait."""
 
     exit_code = 4
 
@@ -213,7 +213,7 @@ NO_OUTCOMES: Final = (InternalError, TrustError, JournalError, GuardianError, Ma
 
 
 def closest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that was probably meant; nearer to 1, it has to be more alike."""
+    """Return the known name that was probably meant; a higher `cutoff` requires more similarity."""
     from difflib import get_close_matches  # only errors need it, and it is slow to import
 
     found = get_close_matches(name, list(known), n=1, cutoff=cutoff)
@@ -225,12 +225,12 @@ def with_article(word: str) -> str:
 
 
 def format_names(names: Iterable[str], *, most: int = 12) -> str:
-    """Names for a message: sorted as given, cut with a count."""
+    """List names for a message in the given order, cut with a count."""
     names = list(names)
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def shorten(text: str, most: int) -> str:
-    """A text of at most so many characters; `…` stands for the rest."""
+    """Shorten a text to at most this many characters; `…` replaces the rest."""
     return text if len(text) <= most else text[: most - 1] + "…"

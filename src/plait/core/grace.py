@@ -1,7 +1,7 @@
 """The grace: the time between asking a process to end and forcing it.
 
-One number holds for all: a timeout, Ctrl-C, the death of Plait, a step, a tool, a server,
-`plait sh`.
+One number applies everywhere: timeouts, Ctrl-C, the death of Plait, steps, tools, servers, `plait
+sh`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from plait.core.errors import InputError
 from plait.core.hints import Final
 
 GRACE: Final = 2.0
-"""Seconds, unless the variable says otherwise."""
+"""Seconds, unless the environment variable sets another number."""
 VARIABLE: Final = "PLAIT_GRACE"
 LONGEST: Final = 3600.0
 
 
 def grace_seconds() -> float:
-    """Seconds of grace; InputError if the variable holds no such number."""
+    """Return the seconds of grace; raise InputError if the variable does not hold such a number."""
     written = os.environ.get(VARIABLE, "")
     if not written:
         return GRACE

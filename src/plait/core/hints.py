@@ -30,7 +30,7 @@ else:
             return cls
 
     class Protocol:
-        """A base that brings nothing along."""
+        """A base class without contents."""
 
     def TypeVar(_):
         return Any

@@ -15,7 +15,7 @@ from plait.core.hints import Any, Final
 from plait.core.values import Json, json_text
 
 _EXACT: Final = 1 << 53
-"""Up to here integers and floats compare alike everywhere."""
+"""The largest integer up to which integers and floats compare alike everywhere."""
 
 
 def surely_meets(value: Json, schema: Json) -> bool:
@@ -25,10 +25,10 @@ def surely_meets(value: Json, schema: Json) -> bool:
 
 @lru_cache(maxsize=256)
 def validator(schema: str) -> Any:
-    """The library's validator for a schema in JSON; ValueError if it is none, or refers to
-    another.
+    """Return the library's validator for a schema; raise ValueError if it is not valid, or refers
+    to another document.
     """
-    import jsonschema_rs  # ten megabytes, slow to load, that few calls need
+    import jsonschema_rs  # ten megabytes, slow to load, and few calls need it
 
     return jsonschema_rs.validator_for(json.loads(schema), retriever=_no_retrieval)
 
@@ -45,8 +45,9 @@ _MOST_SEEN: Final = 1000
 
 
 def _is_known_again(schema: Json) -> bool:
-    """As `_is_known`, once for the schema of a tool: by identity, to compare it takes as long as to
-    ask.
+    """Like `_is_known`, but asked once for each tool's schema.
+
+    Schemas are compared by identity: comparing their contents takes as long as the question.
     """
     seen = _SEEN.get(id(schema))
     if seen is None or seen[0] is not schema:
@@ -114,7 +115,7 @@ _KEYWORDS: Final[Mapping[str, Callable[[Json], bool]]] = {
 }
 
 
-# ── values that meet them ────────────────────────────────────────────────
+# ── values that meet the schemas ─────────────────────────────────────────────
 
 
 def _meets(value: Json, schema: Mapping[str, Json]) -> bool:
@@ -176,8 +177,9 @@ MOST_SHOWN: Final = 5
 
 
 def is_schema(schema: Json) -> bool:
-    """Can it be used as JSON Schema?  One that refers to another document cannot: nothing is
-    fetched.
+    """Can it be used as JSON Schema?
+
+    A schema that refers to another document cannot: Plait fetches nothing.
     """
     try:
         validator(json_text(schema))
@@ -187,7 +189,7 @@ def is_schema(schema: Json) -> bool:
 
 
 def schema_violations(result: Json, schema: Json) -> list[str]:
-    """The places of the schema that a result does not meet: `properties.gaps.type`."""
+    """Return the places of the schema that a result does not meet: `properties.gaps.type`."""
     if surely_meets(result, schema):
         return []
     asked = validator(json_text(schema))
@@ -195,7 +197,7 @@ def schema_violations(result: Json, schema: Json) -> list[str]:
         errors = list(asked.iter_errors(result))
     except (
         UnicodeEncodeError
-    ):  # bytes that a command printed and that are no text: their number counts
+    ):  # bytes of a command's output that are not text: only their number counts
         errors = list(asked.iter_errors(_encodable(result)))
     places = [".".join(str(step) for step in error.schema_path) for error in errors]
     return list(dict.fromkeys(places))[:MOST_SHOWN]

@@ -17,12 +17,12 @@ from plait.core.errors import MachineError
 from plait.core.hints import Final
 
 REFUSALS: Final = (OSError, MemoryError, RuntimeError, ImportError)
-"""The classes among which such errors are."""
+"""The classes of such errors."""
 
 FEWER: Final = "run fewer items at a time (--max-parallel)"
 _OTHER_PLACE: Final = "give yourself the permission, or use another place"
 _LIMITS: Final = {
-    # what the system says: code, what it means, what to do
+    # errno: the code of the error, what it means, and what to do
     errno.EMFILE: (
         "open-files",
         "too many files are open",
@@ -67,7 +67,7 @@ _LIMITS: Final = {
 _SHORT: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 )
-"""Of these no single file is the reason."""
+"""Errors that no single file causes."""
 _NO_PROCESS: Final = (
     "processes",
     "there is no room for another process or thread",
@@ -78,7 +78,7 @@ _WHILE_LOADING: Final = {
     "annot allocate memory": errno.ENOMEM,
     "oo many open files": errno.EMFILE,
 }
-"""What an ImportError says of a library for which there is no room; it has no number."""
+"""The text of an ImportError if there is no memory for a library; it has no error number."""
 _NO_TEMPORARY: Final = (
     "no-temporary-folder",
     "no folder for temporary files can be written",
@@ -87,9 +87,7 @@ _NO_TEMPORARY: Final = (
 
 
 def machine_error(error: BaseException, *, run: str | None = None) -> MachineError | None:
-    """The error if it is a limit of the machine; `run`: a run that can be resumed once it is put
-    right.
-    """
+    """Return an error for a limit of the machine; `run`: a run that can be resumed after that."""
     limit = _find_limit(error)
     if limit is None:
         return None
@@ -100,9 +98,7 @@ def machine_error(error: BaseException, *, run: str | None = None) -> MachineErr
 
 
 def raise_machine_limit(error: BaseException) -> None:
-    """For whoever is about to blame a file: raise the limit if the machine is short of something
-    instead.
-    """
+    """Raise an error if the machine reached a limit; call this before blaming a file."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     if number in _SHORT:
         limit = machine_error(error)
@@ -111,19 +107,19 @@ def raise_machine_limit(error: BaseException) -> None:
 
 
 def start_error(program: str, number: int) -> MachineError | None:
-    """The error if a process cannot be started for want of something; `number`: what the system
-    said.
+    """Return the error if the machine has no room for a process; `number`: the system's error
+    number.
     """
     limit = _NO_PROCESS if number == errno.EAGAIN else _LIMITS.get(number)
     if limit is None or number in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP):
-        return None  # of which the program is the reason
+        return None  # the program itself is the cause of these
     code, what, fix = limit
     return MachineError(f"'{program}' cannot be started: {what}", fix=fix, code=code)
 
 
 @contextmanager
 def map_machine_errors(run: str | None = None) -> Iterator[None]:
-    """Limits of the machine become ours; all else stays what it is."""
+    """Turn limits of the machine into our errors; leave all other errors as they are."""
     try:
         yield
     except REFUSALS as error:

@@ -23,7 +23,7 @@ from plait.core.values import Json
 Result = TypeVar("Result")
 
 ABSENT: Final = (FileNotFoundError, NotADirectoryError)
-"""Raised where there is no such file."""
+"""Raised if the file does not exist."""
 
 
 # ── reading ──────────────────────────────────────────────────────────────
@@ -57,9 +57,7 @@ def read_private_json(path: str, *, secret: bool = False) -> Json:
 
 
 def read_json_owned_by(owner: int, folder: str, name: str) -> Json:
-    """What a file says that nobody but its owner can change, in a folder of which the same is
-    true.
-    """
+    """Read a file that only its owner can change, in a folder that only its owner can change."""
     path = os.path.join(folder, name)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     above = with_os_errors(lambda: os.open(folder, flags | os.O_DIRECTORY), folder)
@@ -88,14 +86,14 @@ def _parse_json(data: bytes, path: str) -> Json:
 
 
 def require_private_folder(folder: str) -> None:
-    """A folder as `make_own_folder` makes it: one that came with other files is none of ours."""
+    """Raise an error unless the folder is as `make_private_folder` makes it."""
     status = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or _readable_by_others(status):
         raise _unsafe(folder, "700")
 
 
 def writable_by_others(path: str, root: str) -> str | None:
-    """The first of a file and its folders, up to the space, that others could change."""
+    """Return the first of a file and its folders, up to the space, that others could change."""
     while True:
         try:
             status = os.stat(path)
@@ -121,8 +119,9 @@ def _readable_by_others(status: os.stat_result) -> bool:
 
 @contextmanager
 def lock_folder(folder: str) -> Iterator[None]:
-    """Alone in a folder among all processes of this user; its lock stays, so that all lock the same
-    file.
+    """Hold the lock of a folder against all processes of this user.
+
+    The lock file stays, so that every process locks the same file.
     """
     make_private_folder(folder)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -143,14 +142,14 @@ def write_atomic(folder: str, name: str, data: bytes) -> None:
     """Replace a file: it has either the old contents or the new, even after a crash."""
     made = os.path.join(folder, f".new-{os.getpid()}-{get_ident()}")
     with suppress(FileNotFoundError):
-        os.unlink(made)  # left by a process of the same number that was killed
+        os.unlink(made)  # left by a killed process with the same number
     write_new(made, data)
     with_os_errors(lambda: os.rename(made, os.path.join(folder, name)), folder)
     sync_folder(folder)
 
 
 def write_new(path: str, data: bytes) -> None:
-    """A file that was not there before, whole, and readable to its owner alone."""
+    """Create a new file, completely or not at all, that only its owner can read."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = with_os_errors(lambda: os.open(path, flags, 0o600), path, passing=(FileExistsError,))
 
@@ -182,8 +181,8 @@ def sync_folder(folder: str) -> None:
 def with_os_errors(
     act: Callable[[], Result], where: str, *, passing: tuple[type[OSError], ...] = ()
 ) -> Result:
-    """What `act` gives; an error of the system that is not in `passing` becomes one for the
-    user.
+    """Return the result of `act`; turn an error of the system that is not in `passing` into one for
+    the user.
     """
     try:
         return act()

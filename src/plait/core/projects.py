@@ -24,8 +24,8 @@ def is_project(folder: str) -> bool:
 
 
 def nearest_project(folder: str) -> str | None:
-    """The first project among a folder, given by its real path, and those above it; None if there
-    is none.
+    """Return the first project among a folder, given by its real path, and the folders above;
+    None if there is none.
     """
     own = {os.path.realpath(place) for place in (os.path.expanduser("~"), user_folder())}
     while folder != os.path.dirname(folder):
@@ -43,7 +43,7 @@ def project_of_file(path: str) -> str:
 
 def current_project() -> str:
     """The nearest project, or the current folder."""
-    start = os.getcwd()  # which has no links in it
+    start = os.getcwd()  # a path without links
     return nearest_project(start) or start
 
 
@@ -56,8 +56,8 @@ def has_runs(folder: str) -> bool:
 
 
 def nearest_runs(folder: str) -> str | None:
-    """The first folder above this one in which runs were recorded, so that a message can name
-    it.
+    """Return the first folder above this one in which runs were recorded, to name it in a
+    message.
     """
     while folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)

@@ -22,10 +22,10 @@ else:
     OBJECTS_UNTIL_HOT = 100
 
     class _Missing:
-        """There is no default."""
+        """Stands for a default that does not exist."""
 
     class _Field:
-        """A field; only what is special about it is put into the object."""
+        """A field of a record; the object holds only what differs from the defaults."""
 
         default = default_factory = _Missing
         init = repr = compare = True
@@ -38,18 +38,18 @@ else:
     _PLAIN = _Field()
 
     def field(**special):
-        """What is special about one field: default, default_factory, init, repr, compare,
-        kw_only.
+        """Return the special properties of one field: default, default_factory, init, repr,
+        compare, kw_only.
         """
         one = _Field()
         for name, value in special.items():
-            getattr(_Field, name)  # there is such a thing
+            getattr(_Field, name)  # raises an error if the property does not exist
             setattr(one, name, value)
         return one
 
     def dataclass(*, slots, frozen=False, eq=True):
-        """The class with `__init__`, `__repr__`, `__eq__` and its like; only slots are known
-        here.
+        """Return the class with `__init__`, `__repr__`, `__eq__` and similar methods; only
+        slots are supported.
         """
         if not slots:
             raise TypeError("a record has slots")
@@ -60,7 +60,7 @@ else:
         return made
 
     def replace(record, /, **changes):
-        """A record like this one, but for the changes."""
+        """Return a copy of a record with some fields changed."""
         for name, one in record.__record_fields__.items():
             if one.init and name not in changes:
                 changes[name] = getattr(record, name)
@@ -110,7 +110,7 @@ else:
         return fields
 
     class _MatchArgs:
-        """What a pattern matches by position; made for classes that a pattern names."""
+        """The fields that a pattern matches by position; made for classes that patterns name."""
 
         def __get__(self, record, cls):
             fields = cls.__record_fields__.items()
@@ -122,8 +122,8 @@ else:
     _MATCH_ARGS = _MatchArgs()
 
     class _AsStandard:
-        """What `dataclasses` notes about its classes, for its functions and for classes based on
-        ours.
+        """The attributes that `dataclasses` sets on its classes, for its functions and for
+        our subclasses.
         """
 
         def __init__(self, name, *, frozen):
@@ -167,7 +167,7 @@ else:
             fit = len(given) == len(args) + len(kwargs) and needed <= given.keys() <= taken
             if left < 0 or not fit:
                 cls.__init__ = _init(cls, frozen=frozen)
-                cls.__init__(self, *args, **kwargs)  # which says what does not fit
+                cls.__init__(self, *args, **kwargs)  # it raises the error for the wrong argument
                 return
             for name, value in given.items():
                 setters[name](self, value)
@@ -180,7 +180,7 @@ else:
         return __init__
 
     def _init(cls, *, frozen):
-        """The method that takes a value for each field."""
+        """Make an `__init__` that takes a value for each field."""
         fields = cls.__record_fields__
         names = {"_missing": _Missing}
         for name, one in fields.items():
@@ -222,7 +222,7 @@ else:
             )
         yield f"_set_{name}(self, {value})" if frozen else f"self.{name} = {value}"
 
-    # ── what an object can do ────────────────────────────────────────────
+    # ── the methods of an object ─────────────────────────────────────────
 
     def _comparing(fields, *, frozen, given):
         compared = [name for name, one in fields.items() if one.compare]
@@ -237,7 +237,7 @@ else:
         methods = {"__eq__": given.get("__eq__", __eq__)}
         if (
             given.get("__hash__") is None
-        ):  # also where Python took it away because there is an `__eq__`
+        ):  # also where Python removed it because the class has an `__eq__`
             methods["__hash__"] = __hash__ if frozen else None
         return methods
 

@@ -1,14 +1,14 @@
-"""Open a file below a directory, and never outside of it.
+"""Open a file below a directory, and never outside it.
 
 The path is walked from an open directory without following symbolic links, so changes to the tree
-cannot lead outside. Either the kernel walks it (`openat2`), or each component is opened by itself
+cannot lead outside. Either the kernel walks it (`openat2`), or each component is opened separately
 with `O_NOFOLLOW`. The result is bytes, read once, or a handle.
 
 `links="inside"` follows links and `..` as long as every step stays below the directory. An absolute
 link leaves it.
 
-Both ways give the same result. The kernel's is faster, but needs `ctypes`, whose loading costs more
-than opening some hundred files the other way; so it is used after that many.
+Both ways give the same result. The kernel's way is faster, but needs `ctypes`, and loading that
+costs more than opening some hundred files the other way; so it is used after that many files.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_NO_SYMLINKS: Final = 0x04
 _RESOLVE_BENEATH: Final = 0x08
 _OPENED_BY_WALKING: Final = 200
-"""Files, before `ctypes` is loaded."""
+"""The number of files opened before `ctypes` is loaded."""
 _MOST_LINKS: Final = 40
-"""As many as the kernel follows on one way."""
+"""The number of links that the kernel follows in one path."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -45,7 +45,7 @@ class OutsideError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """By this an unchanged file is recognised without reading it."""
+    """A stamp that shows, without reading a file, whether it has changed."""
 
     device: int
     inode: int
@@ -57,7 +57,7 @@ class FileStamp:
 Links: TypeAlias = Literal["refused", "inside"]
 
 Opener: TypeAlias = Callable[[int, str, Links], int]
-"""How a path below a directory that is held open becomes a handle."""
+"""Turns a path below an open directory into a handle."""
 
 
 def read_below(
@@ -87,17 +87,17 @@ def stamp_below(root: str, relative: str) -> FileStamp | None:
 def open_below(
     root: str, relative: str, *, links: Links = "refused", way: Opener | None = None
 ) -> int:
-    """A handle of the entry; OSError if there is none, or it may not be opened."""
+    """Return a handle of the entry; raise OSError if it does not exist or may not be opened."""
     _refuse_shape(root, relative, links)
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if way is None:
-            # To load ctypes takes longer than the first walks.
+            # Loading ctypes takes longer than the first walks.
             few = next(_OPENED) < _OPENED_BY_WALKING
             way = open_by_walking if few else open_with_openat2
         return way(directory, relative, links)
     except OSError as error:
-        # Where links are followed, ELOOP is what it says: too many of them.
+        # If links are followed, ELOOP means that there are too many.
         if error.errno == errno.EXDEV:
             raise _outside(root, relative) from None
         if error.errno == errno.ELOOP and links == "refused":
@@ -129,7 +129,7 @@ def _open_if_present(root: str, relative: str, way: Opener | None) -> Iterator[i
 
 
 def _refuse_shape(root: str, relative: str, links: Links) -> None:
-    # ctypes would cut the path at a NUL, and a name after it would be believed.
+    # ctypes would cut the path at a NUL: a check of the whole name would then mean nothing.
     refused = ("", ".", "..") if links == "refused" else ()
     if (
         "\0" in relative
@@ -143,7 +143,7 @@ _OPENED: Final = count()
 
 
 def open_with_openat2(directory: int, relative: str, links: Links = "refused") -> int:
-    """In one system call, where there is one."""
+    """Walk the path in one system call, if the kernel has it."""
     if (openat2 := _openat2(links)) is not None:
         handle, number = openat2(directory, relative)
         if handle >= 0:
@@ -155,7 +155,7 @@ def open_with_openat2(directory: int, relative: str, links: Links = "refused") -
 
 
 def open_by_walking(directory: int, relative: str, links: Links = "refused") -> int:
-    """Component by component, from one folder that is held open to the next."""
+    """Walk the path component by component; each folder stays open until the next is open."""
     held = [os.dup(directory)]
     left = relative.split("/")[::-1]
     followed = 0
@@ -165,7 +165,7 @@ def open_by_walking(directory: int, relative: str, links: Links = "refused") -> 
             if name in ("", "."):
                 continue
             if name == "..":
-                # To the folder that we came from: by now `..` may lead somewhere else.
+                # Return to the folder that we came from: by now `..` may lead elsewhere.
                 if len(held) == 1:
                     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
                 os.close(held.pop())
@@ -212,7 +212,7 @@ def _open_folder(name: str, held: int) -> int:
 
 @cache
 def _openat2(links: Links) -> Callable[[int, str], tuple[int, int]] | None:
-    """The system call, which answers with a handle, or -1 and the number of an error."""
+    """Make the system call; return a handle, or -1 and the error number."""
     if os.uname().sysname != "Linux":
         return None
     import ctypes
@@ -270,7 +270,7 @@ def _outside(root: str, relative: str, why: str = "leaves its space") -> Outside
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """An opener for `open` that does not wait for the writer of a pipe."""
+    """Open a file without waiting for the writer of a pipe; for `open`."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -300,5 +300,5 @@ GUARDED_FOLDERS: Final = (
 
 
 def find_guarded_folder(inside: str) -> str | None:
-    """Which of them a path below the project is in, or is; some file systems know no case."""
+    """Return the guarded folder that a path is, or is in; some file systems ignore case."""
     return next((part for part in inside.casefold().split("/") if part in GUARDED_FOLDERS), None)

@@ -14,7 +14,7 @@ _SECRET_PARTS: Final = (
 _SECRET_WORDS: Final = frozenset({"key", "keys", "pwd", "dsn", "pin", "otp", "sas"})
 """Words that mark a secret after another word: DB_PWD is one, PWD is a folder."""
 _OF_DIGITS: Final = ("pass", "pwd", "pin", "otp", "secret", "code")
-"""What may be made of a few digits and secret all the same."""
+"""Words for secrets that may consist of a few digits."""
 _SWITCHES: Final = frozenset({"", "true", "false", "yes", "no", "on", "off", "none", "null"})
 _FORMS: Final = {
     "-----BEGIN ": "[A-Z ]*PRIVATE KEY-----",
@@ -36,20 +36,20 @@ _PASSWORD_IN_URL: Final = lazy_pattern(r"://[^/\s:@]*:([^/\s@]+)@")
 @cache
 def looks_secret(name: str) -> bool:
     plain = name.casefold()
-    is_auth = any(not rest.startswith("or") for rest in plain.split("auth")[1:])  # and no author
+    is_auth = any(not rest.startswith("or") for rest in plain.split("auth")[1:])  # but not `author`
     if is_auth or any(part in plain for part in _SECRET_PARTS):
         return True
     return not _SECRET_WORDS.isdisjoint(plain.replace("-", "_").split("_")[1:])
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Does the name of a variable say that it is a secret, or the form of its value?"""
+    """Does the name of a variable, or the form of its value, show that it is a secret?"""
     by_name = looks_secret(name) and not _is_setting(name, value)
     return by_name or password_in(value) is not None or has_form_of_key(value)
 
 
 def _is_setting(name: str, value: str) -> bool:
-    """MAX_TOKENS=4096 and AUTH_ENABLED=true keep nothing secret; a number may be a password."""
+    """Is it a setting such as MAX_TOKENS=4096 or AUTH_ENABLED=true? A number may be a password."""
     if value.casefold() in _SWITCHES:
         return True
     is_short_number = value.isascii() and value.isdigit() and len(value) < 8

@@ -1,8 +1,8 @@
-"""Where a piece of text stands: a source, and a span inside it.
+"""The place of a text: a source, and a span in it.
 
-A span draws itself the way a person wants to see it: `file:line:column`, the
-line, and carets under the exact characters.  Text taken out of a larger text
-(a YAML scalar) is an `Excerpt`: its spans place themselves in the outer file.
+A span draws itself for people: `file:line:column`, the line, and carets under the exact characters.
+A text that is part of a larger text (a YAML scalar) is an `Excerpt`: its spans show their place in
+the outer file.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Excerpt(Source):
-    """Text that stands inside another source, not always letter for letter.
+    """Text that is part of another source, not always letter for letter.
 
-    `origin` maps an offset of this text to an offset of the outer one (a YAML
-    scalar loses its indentation and its escapes).
+    `origin` maps an offset of this text to an offset of the outer one (a YAML scalar loses its
+    indentation and its escapes).
     """
 
     outer: Source = field(kw_only=True)
@@ -101,7 +101,7 @@ def _draw_line(number: int, spans: list[Span]) -> str:
         carets[column : column + width] = "^" * width
     shown, marks = _window(line, "".join(carets).rstrip())
     gutter = str(number)
-    # A tab must stay a tab in the caret line, or the carets point elsewhere.
+    # A tab must stay a tab in the caret line, or the carets move.
     marks = "".join(
         "\t" if a == "\t" and b == " " else b
         for a, b in zip(shown.ljust(len(marks)), marks, strict=False)
@@ -121,7 +121,7 @@ def _window(line: str, carets: str) -> tuple[str, str]:
     return left + line[start:end] + right, " " * len(left) + carets[start:end]
 
 
-@lru_cache(maxsize=2)  # a file with many problems asks for the same text again and again
+@lru_cache(maxsize=2)  # a file with many problems needs the same text many times
 def _line_starts(text: str) -> list[int]:
     starts = [0]
     find = text.find

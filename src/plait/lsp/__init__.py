@@ -7,6 +7,7 @@ no file.  In reading order:
     positions     lines and UTF-16 columns ↔ offsets of a text
     documents     an open text: its document, its kind, its templates, what stands at an offset
     diagnostics   findings as diagnostics
+    references    which fields name tools, blocks, nodes, tasks, agents, providers and files
     completion, hover, definition, symbols     the answers
-    server        the life of a session, and which function answers which method
+    server        the lifecycle of a session, and which function answers which method
 """

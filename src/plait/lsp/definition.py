@@ -6,7 +6,7 @@ from plait.core.documents import Node, Scalar, Sequence
 from plait.core.documents.nodes import text_value
 from plait.core.source import Span
 from plait.core.values import Json
-from plait.lsp.documents import OpenText, uri_of
+from plait.lsp.documents import OpenText, file_uri
 from plait.lsp.hover import placeholder_at, root_name
 from plait.lsp.positions import Lines
 from plait.lsp.references import file_path, named_places, referenced, tool_path, value_source
@@ -38,7 +38,7 @@ def definition(text: OpenText, offset: int) -> Json:
         case _:
             return None
     begin = {"line": 0, "character": 0}
-    return {"uri": uri_of(path), "range": {"start": begin, "end": begin}} if path else None
+    return {"uri": file_uri(path), "range": {"start": begin, "end": begin}} if path else None
 
 
 def _value_at(text: OpenText, offset: int) -> Node | None:
@@ -60,5 +60,5 @@ def _location(text: OpenText, span: Span) -> Json:
     place = span.place
     is_here = place.source.name == text.path
     lines = text.lines if is_here else Lines(place.source.text)
-    uri = text.uri if is_here else uri_of(place.source.name)
+    uri = text.uri if is_here else file_uri(place.source.name)
     return {"uri": uri, "range": lines.range(place.start, place.end)}

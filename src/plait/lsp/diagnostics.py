@@ -12,7 +12,7 @@ from plait.core.source import Span
 from plait.core.values import Json
 from plait.lang.check import check_file
 from plait.lang.findings import Finding
-from plait.lsp.documents import OpenText, uri_of
+from plait.lsp.documents import OpenText, file_uri
 from plait.lsp.positions import Lines
 
 SEVERITY: Final = {"error": 1, "warning": 2, "note": 3}
@@ -63,7 +63,7 @@ def _diagnostic(text: OpenText, finding: Finding) -> Json:
         spot = one.place
         lines = Lines(spot.source.text)
         location: Json = {
-            "uri": uri_of(spot.source.name),
+            "uri": file_uri(spot.source.name),
             "range": lines.range(spot.start, spot.end),
         }
         related.append({"location": location, "message": "here"})

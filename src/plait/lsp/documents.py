@@ -58,7 +58,7 @@ class OpenText:
 
     def __init__(self, uri: str, text: str) -> None:
         self.uri = uri
-        self.path = path_of(uri)
+        self.path = uri_path(uri)
         self.text = text
 
     @cached_property
@@ -206,7 +206,7 @@ def _pick(kind: Kind | None, node: Node) -> Kind | None:
     return next((one for one in kind.kinds if isinstance(one, wanted)), None)
 
 
-def path_of(uri: str) -> str:
+def uri_path(uri: str) -> str:
     """The path of a URI.  A text that was never saved gets one in the current folder."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
@@ -214,7 +214,7 @@ def path_of(uri: str) -> str:
     return os.path.abspath(os.path.basename(unquote(parts.path).replace("\0", "")) or "untitled")
 
 
-def uri_of(path: str) -> str:
+def file_uri(path: str) -> str:
     return "file://" + quote(os.path.abspath(path))
 
 

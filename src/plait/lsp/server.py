@@ -106,7 +106,7 @@ class Server:
     def _fail(self, number: Json, code: int, what: str) -> None:
         write_message(self.writes, {"id": number, "error": {"code": code, "message": what}})
 
-    # ── the life of a session ────────────────────────────────────────────
+    # ── the lifecycle of a session ────────────────────────────────────────────
 
     def _initialize(self, _: dict[str, Json]) -> Json:
         self.is_initialized = True

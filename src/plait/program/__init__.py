@@ -1,1 +1,1 @@
-"""Every kind of step: actions, lists, maps, graphs, tasks, worktrees."""
+"""Every kind of step: actions, lists, maps, graphs, tasks, worktrees. Read `action_step` first."""

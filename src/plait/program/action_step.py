@@ -163,8 +163,8 @@ def _item_path(placeholder: ContextPlaceholder) -> Path | None:
 
 
 Action: TypeAlias = "step_module.Action | Composite | Runnable"
-"""What a step does. It returns its result: output, stderr, exit_code, duration; unknown in a dry
-run.
+"""The action of a step. It returns its result: output, stderr, exit_code, duration; unknown in a
+dry run.
 """
 
 
@@ -185,7 +185,7 @@ class FailureHandler:
 
     steps: Steps
     attempts: int = 0
-    """How often the step is retried after the handler; 0: a successful handler is enough."""
+    """How many times the step is retried after the handler; 0: a successful handler is enough."""
     fails_anyway: bool | None = None
     """`fail_workflow`; None: the flow fails only if the retries fail."""
 
@@ -198,7 +198,7 @@ class ActionStep(Composite):
     title: str
     fingerprint: str
     action: Action | None
-    """None: the step only validates."""
+    """The action; None if the step only validates."""
     policy: Policy = DEFAULT_POLICY
     """The policy of the step; if it has handlers, they apply to the action alone, see `attempts`.
     """
@@ -217,11 +217,11 @@ class ActionStep(Composite):
     continue_on_error: bool = False
     strict: bool = False
     strict_when_run: bool = False
-    """The flow is strict, but this is a dry run, which is lenient."""
+    """True if the flow is strict, but this is a dry run, which is lenient."""
     facts: Mapping[str, Json] = field(default_factory=dict)
     """`step.*`: name, id, index."""
     known_by_id: bool = False
-    """A template reads its result by id: `${test-step.exit_code}`."""
+    """True if a template reads its result by id: `${test-step.exit_code}`."""
     attempts: Policy | None = None
     """The policy of the action of a step with handlers."""
     action_fingerprint: str = ""
@@ -290,7 +290,8 @@ class ActionStep(Composite):
                 if isinstance(error, StepError)
                 else Failure(ctx.run.secrets.mask(str(error)))
             )
-            if failure.path in ("", ctx.path):  # a failure of an inner step is in the plan already
+            # the plan already contains a failure of an inner step
+            if failure.path in ("", ctx.path):
                 plan.add_failure(ctx, self.kind, self.title, failure.message)
             value = self._unknown_result()
         plan.add_condition(before, when)
@@ -374,7 +375,7 @@ class ActionStep(Composite):
         rendered = named.render_checked(ctx.scope, strict=self.strict)
         directory = normpath(join(ctx.directory, text(rendered)))
         if isinstance(rendered, Unknown):
-            return directory  # in a dry run nothing happens there
+            return directory  # in a dry run the directory is not used
         if "\0" not in directory and ctx.run.services.get(FileReader).is_inside(directory):
             return directory
         written = next((leaf.source for leaf in named.leaves()), None)
@@ -470,7 +471,7 @@ class ActionStep(Composite):
         attempt = ActionAttempt(self, name)
         since = replay_unless_failed(ctx, name, self._must_repeat_action)
         if ctx.can_replay and not since.can_replay and self._has_failed_inside(ctx, name):
-            # The action and its step failed: retry it, and continue with what it has recorded
+            # The action and its step failed: retry the action, and continue with what it recorded
             # inside.
             return ctx.perform_next(replace(attempt, is_retry=True))
         return since.perform_next(attempt)
@@ -502,7 +503,7 @@ class ActionStep(Composite):
         return getattr(self.action, "retry_scope", None)
 
     def is_plain_in(self, ctx: StepContext) -> bool:
-        """Whether it waits for nothing but a process: no pause, no question, no model, no server."""
+        """Does it wait only for a process: no pause, no question, no model, no server?"""
         policy = self.policy
         return (
             self.has_no_handlers
@@ -541,7 +542,7 @@ class ActionStep(Composite):
             return _add_captures(failure.as_result(), done)
         if handler is None:
             raise StepError(failure)
-        if handler.attempts:  # it was handled and retried, and still fails
+        if handler.attempts:  # it was handled and retried, but still fails
             if handler.fails_anyway is False:
                 return failure.as_result()
             raise StepError(failure)
@@ -625,8 +626,8 @@ class ActionAttempt(Composite):
     owner: ActionStep
     name: str
     is_retry: bool = False
-    """The failure does not count as an outcome: what earlier run attempts recorded inside stays
-    done.
+    """The failure does not count as an outcome: the outcomes that earlier run attempts recorded
+    inside stay valid.
     """
 
     kind = "attempt"

@@ -50,7 +50,7 @@ class Capture:
     """The facts that are stored beside the value."""
 
     def can_fail(self, ended: Mapping[str, Json]) -> bool:
-        """Whether an output may not have the format, or is not there as a whole."""
+        """Can the capture fail, because the output does not have the format or is incomplete?"""
         return self.format not in ("string", "lines") or TRUNCATED in ended
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from plait.program.map import Map
 
 ReadUserInput = Callable[[Failure | None], str | None]
-"""Return the next input of the person; None: no more. The argument says why the last answer failed.
+"""Returns the next input of the user; None: no more. The argument says why the last answer failed.
 """
 
 
@@ -78,7 +78,7 @@ class Chat:
     def _perform_turn(
         self, session: AgentStep, ctx: StepContext, messages: list[Message]
     ) -> Succeeded | Failed:
-        # Before the turn, so that it is there also if the turn is stopped at once.
+        # Set before the turn, so that it is kept even if the turn is stopped at once.
         messages.append(Message("user", ctx.run.secrets.mask(session.prompt)))
         try:
             outcome = ctx.perform(replace(session, keep_messages=partial(_replace_all, messages)))
@@ -89,7 +89,7 @@ class Chat:
             return self._record_stop(session, ctx)
         stop = ctx.run.stop
         if stop.is_set() and stop.why == "SIGINT" and not stop.at_once:
-            # the person wanted to stop this answer, not the next one
+            # the user wanted to stop this answer, not the next one
             stop.forget()
         return (
             outcome

@@ -24,7 +24,7 @@ SAFE: Final = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
-    # We parse some messages of git.
+    # Some messages of git are parsed here.
     "LANGUAGE": "C",
 }
 SETTINGS: Final = (

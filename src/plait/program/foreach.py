@@ -27,7 +27,7 @@ from plait.scope import Scope
 from plait.template.template import Template
 
 PARALLEL: Final = 10
-"""The meaning of `parallel: true`."""
+"""The number of parallel items for `parallel: true`."""
 
 
 @dataclass(frozen=True, slots=True)

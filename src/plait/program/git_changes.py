@@ -68,7 +68,7 @@ class SharedTracker:
 
 
 def begin_tracking(ctx: StepContext, wanted: frozenset[str]) -> None:
-    """Start tracking; `wanted` are those of `step`, `workflow`, `git` that the flow uses."""
+    """Start tracking; `wanted`: those of `step`, `workflow`, `git` that the flow uses."""
     run = ctx.run
     if not wanted:
         return
@@ -93,7 +93,7 @@ def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
     known, mask = ctx.scope.names, ctx.run.secrets.mask
     if tracker is None:
         return _unknown_names(_fields(known.get("workflow")))
-    # Before the first step nothing has changed.
+    # Nothing has changed before the first step.
     before = {**changes_record([], (0, 0), []), **_fields(known.get("step"))}
     names: dict[str, dict[str, Json]] = {"step": {name: before[name] for name in CHANGES}}
     if tracker.merges and "merge" in known:
@@ -107,7 +107,7 @@ def names_of_step(ctx: StepContext) -> dict[str, dict[str, Json]]:
 
 
 def scope_outside_steps(ctx: StepContext) -> Scope:
-    """The scope for templates outside of steps: with the variables of the run and the repository."""
+    """The scope for templates outside steps: with the variables of the run and the repository."""
     tracking = ctx.run.shared(Tracking)
     if not tracking.is_on and not tracking.unknown:
         return ctx.scope
@@ -256,7 +256,7 @@ class ChangeTracker:
         self._lock = Lock()
 
     def snapshot(self, directory: str) -> Snapshot | None:
-        """None outside any repository."""
+        """Return a snapshot; None outside any repository."""
         with self._lock:
             found = self._repository(directory)
             return None if found is None else found.snapshot()

@@ -56,18 +56,18 @@ class CircuitBreaker:
     failures: int = 5
     pause: float = 30.0
     successes: int = 3
-    """So many items must succeed in a row before the breaker closes again."""
+    """The number of items in a row that must succeed before the breaker closes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
     on_item_failure: OnItemFailure = "dlq"
-    """What a failure means after all retries."""
+    """The effect of a failure after all retries."""
     retry: Retry = NO_RETRY
     max_failures: int | None = None
-    """Stop after so many failures."""
+    """The number of failures after which the map stops."""
     failure_threshold: float | None = None
-    """Stop if a larger share fails, counted from the tenth outcome on."""
+    """The share of failures above which the map stops, counted from the tenth outcome on."""
     circuit: CircuitBreaker | None = None
 
 
@@ -124,7 +124,7 @@ class Map(Composite):
         return LeafStep(*about, run or each, self.item_policy, children)
 
     def is_plain_in(self, ctx: StepContext) -> bool:
-        """Whether its items wait for nothing but processes, so one thread can perform them all."""
+        """Do its items wait only for processes, so that one thread can perform them all?"""
         errors = self.errors
         has_waits = (
             errors.retry.attempts > 1 or errors.circuit or self.item_timeout or self.isolation
@@ -143,7 +143,8 @@ class Map(Composite):
         parallel = self._parallel(ctx)
         worktrees = self._open_worktrees(ctx, parallel)
         progress = MapProgress(self, ctx, total, worktrees)
-        if "/" not in ctx.path:  # nested maps would be too many, and no view shows their counts
+        # there would be too many nested maps, and no view shows their counts
+        if "/" not in ctx.path:
             ctx.run.shared(ItemCounts)[ctx.path] = progress.counts
         progress.stop_if_failed_before()
         done = progress.replay_many()

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from plait.program.worktrees.isolation import ItemWorktrees
 
 FEW: int = 10
-"""`failure_threshold` applies only after so many items have an outcome."""
+"""The number of outcomes from which on `failure_threshold` applies."""
 
 MANY = 10_000
-"""For more items than this, replayed outcomes are read all at once."""
+"""The number of items above which replayed outcomes are read all at once."""
 
 UNKNOWN_COUNTS: Final[Mapping[str, Json]] = dict.fromkeys(
     ("total", "successful", "failed", "skipped", "success_rate"), NOT_KNOWN
@@ -54,7 +54,7 @@ class MapProgress:
         """A dry run shows every item, also those that a run would not reach."""
         self.shares_thread = _shares_thread(map_step, ctx)
         self._shared_ctx = ctx
-        """For items that share one thread: it keeps their events until `commit`."""
+        """The context of items that share one thread: it keeps their events until `commit`."""
         if self.shares_thread:
             self._batch = ctx.run.events.batch()
             self._shared_ctx = replace(ctx, run=replace(ctx.run, events=self._batch))
@@ -119,13 +119,15 @@ class MapProgress:
             yield item
 
     def _is_wanted(self) -> bool:
-        """Wait until a pause is over, then say whether another item starts."""
+        """Wait until a pause is over; return whether another item starts."""
         while (left := self._pause_left()) > 0:
             self.ctx.run.stop.pause(left)
         return (self.stop_failure is None or self.shows_all) and not self.ctx.run.stop.is_set()
 
     def _pause_left(self) -> float:
-        """Seconds, at most the time that is left: the next item then fails with a timeout."""
+        """Return the rest of a pause in seconds, at most the time that is left: the next item then
+        times out.
+        """
         rest = self.paused_until - time.monotonic()
         if rest <= 0:
             return 0.0
@@ -174,7 +176,7 @@ class MapProgress:
     def _item_step(
         self, work: WorkItem, around: StepContext
     ) -> tuple[Steps | LeafStep, StepContext]:
-        title = self.ctx.run.secrets.mask(item_title(work.item))
+        title = self.ctx.run.secrets.mask_title(item_title(work.item))
         if self.worktrees is None:
             item = self.map.item_step(work.key, title)
         else:
@@ -204,7 +206,7 @@ class MapProgress:
         return names
 
     def finish_item(self, work: WorkItem, outcome: Outcome) -> None:
-        if self.worktrees is None:  # else it was counted before it left the queue
+        if self.worktrees is None:  # otherwise it was counted before it left the queue
             self._count(work, outcome)
 
     def _count(self, work: WorkItem, outcome: Outcome) -> None:
@@ -276,7 +278,7 @@ class MapProgress:
         self.successful, self.failed, self.skipped = ended[Succeeded], ended[Failed], ended[Skipped]
 
     def counts(self) -> dict[str, Json]:
-        if self.shows_all:  # only a run knows which of the others succeed
+        if self.shows_all:  # only a run knows which of the other items succeed
             return {**UNKNOWN_COUNTS, "total": self.total, "failed": self.failed}
         return {
             "total": self.total,

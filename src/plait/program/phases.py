@@ -35,7 +35,7 @@ class Phases(Composite):
     reduce: Steps | None = None
     merge: Steps | None = None
     map_lists: frozenset[str] = frozenset(MAP_LISTS)
-    """The lists of `map.*` that the flow reads. They may be large, so the others are not built."""
+    """The lists of `map.*` that the flow reads. Lists may be large, so the others are not built."""
 
     @property
     def children(self) -> Sequence[Steps | Map]:

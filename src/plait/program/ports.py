@@ -42,7 +42,7 @@ class ProcessResult(Protocol):
 
     @property
     def is_truncated(self) -> bool:
-        """Some output is not in `stdout` or `stderr`."""
+        """True if some output is not in `stdout` or `stderr`."""
 
     @property
     def stdout_truncated(self) -> bool: ...

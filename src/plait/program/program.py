@@ -58,7 +58,7 @@ class Program(Composite):
     changes or state.
     """
     directive: DirectiveSpec | None = None
-    """What a directive or a chat is made of."""
+    """The directive or chat that this is; None for other languages."""
 
     @property
     def children(self) -> Sequence[Step]:

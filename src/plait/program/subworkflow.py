@@ -40,8 +40,8 @@ class Entered:
     given: frozenset[str] = frozenset()
     """Variables whose value is not the literal text of an author."""
     data: frozenset[str] = frozenset()
-    """Of these, the variables that contain data found by a run. A program must not read them as
-    options.
+    """Those of the given variables that contain data found by a run. A program must not read them
+    as options.
     """
 
 
@@ -58,7 +58,7 @@ class Subworkflow(Composite):
     in `data`.
     """
     written: Mapping[str, Json] = field(repr=False)
-    """The variables with literal values: all that a dry run knows."""
+    """The variables with literal values, which are all that a dry run knows."""
     fingerprint: str
     """Covers everything in the file."""
     timeout: float | None = None

@@ -100,7 +100,7 @@ class Validation:
         return {"captures": {**captures, **facts}}, ctx
 
     def _note_score(self, ctx: StepContext, found: ValidationResult, number: int) -> None:
-        """Say how complete each check found the step; one that is complete at once needs no note."""
+        """Note the completion that each check found; a step that is complete at once needs no note."""
         if found is NOT_CHECKED or self.on_incomplete is None:
             return
         if number == 1 and found.completion >= self.threshold:
@@ -121,7 +121,7 @@ class Validation:
         )
         before = None if file is None else _file_state(file, ctx)
         fresh = ctx.run.replay.is_first_run
-        # A failed check is an answer, too, so its failure is recorded.
+        # A failed check is also an answer, so its failure is recorded.
         check = replace(self.check, policy=replace(self.check.policy, keep_failure=True))
         name = numbered_name(CHECK, number)
         # A check that found the step incomplete may give another answer now.

@@ -1,15 +1,21 @@
 """The tables of all file formats: their maps, the fields of each, and what a field may hold.
 
-    record_type        a map by its name: fields with kind, default, meaning, other spellings
-    validate           everything that is wrong with a node
-    Fields             reads a map without problems: defaults, durations, templates
-    fingerprint_data   the data of a node without names, descriptions and places
-    json_schema        the tables for editors
-    reference          the tables for people
+In reading order:
 
-`lang.analysis.names` derives from these tables where templates stand.  A field that only other
-systems have is in the tables, too, with the reason: `Refused` is an error, `NoEffect` a warning.
-No field is ignored silently.
+    field_types    the kinds of values, and the records that describe fields and maps
+    shared         kinds and fields that several tables share
+    *_tables       the tables: flow, step, map, failure, hook, graph, directive, ensemble, tool,
+                   provider, event
+    forms          all tables by the names of their maps (`record_type`), and the file formats
+    validate       all problems of a node
+    fields         read a map without problems (`Fields`): defaults, durations, templates; the data
+                   of a node for fingerprints (`fingerprint_data`)
+    json_schema    the tables for editors
+    reference      the tables for people
+
+`lang.analysis.names` derives from these tables which fields are templates. A field that only other
+systems have is in the tables too, with the reason: `Refused` is an error, `NoEffect` a warning. No
+field is ignored silently.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ FORMS: Final = (
     RecordType(
         "handler",
         "handler",
-        "`on_failure`: what to do after a step has failed, and whether the flow goes on.",
+        "`on_failure`: what to do after a step has failed, and whether the flow continues.",
         (
             Field(
                 "steps", ListOf(HANDLED), "the steps, one after the other", aliases=("commands",)
@@ -165,7 +165,7 @@ FORMS: Final = (
                 "fail_workflow",
                 Boolean(),
                 "true: the step fails even if the handler succeeds; "
-                "false: the flow goes on even if the step still fails",
+                "false: the flow continues even if the step still fails",
             ),
             Field("timeout", Duration(), TIMEOUT_MEANING),
             *CAPTURE_FIELDS,

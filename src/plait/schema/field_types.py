@@ -1,7 +1,7 @@
 """The kinds of values that fields may hold, and the records that describe fields and maps.
 
-A kind is only data.  `validate` compares nodes with kinds, `fields` reads nodes by them,
-`json_schema` and `reference` write them down for editors and people.
+A kind is only data. `validate` compares nodes with kinds, `fields` reads nodes by them,
+`json_schema` and `reference` write them for editors and people.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`when`: an expression, true or false, or a map of tests."""
+    """A `when`: an expression, true or false, or a map of tests."""
 
     description: str = "a condition"
 
@@ -126,7 +126,7 @@ class Duration:
 class Choice:
     words: tuple[str, ...]
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """Words of other systems, and the word that they mean here."""
+    """Words of other systems, each with the word that it means here."""
 
     @property
     def description(self) -> str:
@@ -150,7 +150,7 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of at least `least` parts."""
+    """A list with at least `least` elements."""
 
     kind: Kind
     least: int = 0
@@ -162,7 +162,7 @@ class OneOf:
 
     kinds: tuple[Kind, ...]
     description: str = ""
-    """Empty: the descriptions of its kinds are joined."""
+    """The description; if it is empty, the descriptions of the kinds are joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +214,15 @@ class Field:
     default: Json = None
     required: bool = False
     aliases: tuple[str, ...] = ()
-    """Other spellings, equally good."""
+    """Other spellings, which are equally valid."""
     deprecated: tuple[str, ...] = ()
-    """Spellings that will go away."""
+    """Spellings that will be removed."""
     is_documentation: bool = False
     """It is only for people, so it is not part of a fingerprint."""
     only_for: tuple[str, ...] = ()
-    """It has a meaning only beside one of these fields."""
+    """The field has a meaning only together with one of these fields."""
     needs: tuple[str, str] | None = None
-    """A field that must stand beside it, and why."""
+    """A field that is required beside it, and why."""
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def to_template(node: Node, profile: str = "workflow") -> Template:
-    """A node as a template: a string, or every string of a tree; errors point into the file."""
+    """Make a template of a node: of a string, or of every string of a tree; errors point into
+    the file.
+    """
     return Template(_template_node(node, profile), compile_template("", profile).profile)
 
 
@@ -48,7 +50,7 @@ def _template_node(node: Node, profile: str) -> TemplateNode:
 
 
 def text_template(node: Node) -> Template:
-    """The template of a value that must be text: a number or a boolean as its author wrote it."""
+    """The template of a value that must be text; a number or a boolean keeps its written form."""
     node = keep_number_text(node)
     if isinstance(node, Scalar) and not isinstance(node.value, str):
         node = Scalar(text(node.value), node.span)
@@ -56,7 +58,7 @@ def text_template(node: Node) -> Template:
 
 
 def keep_number_text(node: Node) -> Node:
-    """A number whose text YAML would change, such as 3.10 or 007, as the text that was written."""
+    """Return a number that YAML would change, such as 3.10 or 007, as the written text."""
     if (
         not isinstance(node, Scalar)
         or isinstance(node.value, bool)
@@ -155,7 +157,7 @@ class Fields:
         return None if node is None else to_template(node)
 
     def child(self, name: str) -> Fields | None:
-        """The map under a name; None if there is none, or another value."""
+        """The map under a name; None if there is none, or if the value is not a map."""
         node = self.get(name)
         picked = None if node is None else select_kind(self._field(name).kind, node)
         if not isinstance(picked, Record):

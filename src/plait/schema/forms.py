@@ -1,4 +1,4 @@
-"""All tables by the names of their maps, and the format that each file kind has."""
+"""All tables by the names of their maps, and the format of each file kind."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ FILES: Final[dict[str, Kind]] = {
     "tool": TOOL,
     "events": EVENTS,
 }
-"""The format of a whole file, by its kind; of events, that of one line."""
+"""The format of a whole file, by its kind; for events, the format of one line."""
 
 
 def record_types_in(kind: Kind) -> list[RecordType]:
@@ -108,7 +108,7 @@ def fields_by_spelling(form: str) -> dict[str, Field]:
 
 
 def describe(kind: Kind) -> str:
-    """A kind in the words of a message: `a list of steps`."""
+    """Describe a kind for a message: `a list of steps`."""
     match kind:
         case Record(form):
             return f"a map: {record_type(form).title}"
@@ -122,7 +122,9 @@ def describe(kind: Kind) -> str:
 
 
 def _describe_several(kind: Kind) -> str:
-    """`steps` for `a step`, `paths, or maps: import`; what has no article, as text, stays."""
+    """Describe several: `steps` for `a step`, `paths, or maps: import`; a word without article,
+    as text, stays.
+    """
     import re  # only messages and pages need it
 
     return re.sub(r"(^|, or )an? ((?:whole )?\w+)", r"\1\2s", describe(kind))

@@ -53,7 +53,7 @@ FORMS: Final = (
     RecordType(
         "hook",
         "hook",
-        "A reaction to an event of a run: it may call tools and decide how the run goes on.",
+        "A reaction to an event of a run: it may call tools and decide how the run continues.",
         (
             Field("id", IDENTIFIER, "its name in paths and messages", required=True),
             Field(

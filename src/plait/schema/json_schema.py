@@ -57,7 +57,7 @@ def json_schema(format: str = "workflow") -> dict[str, Json]:
 
 
 def _events_schema() -> dict[str, Json]:
-    """The events of a run: what Plait writes, so a reader has to expect fields that are new."""
+    """The schema of a run's events. Plait writes them, so a reader must expect new fields."""
     forms = record_types_in(FILES["events"])
     names = [form.form for form in EVENTS.kinds if isinstance(form, Record)]
     return {
@@ -85,7 +85,9 @@ def _record_schema(form: RecordType, *, is_event: bool) -> dict[str, Json]:
 
 
 def _kind_schema(kind: Kind) -> dict[str, Json]:
-    """A value that Plait has written: it is no template, so a number is a number."""
+    """The schema of a value that Plait has written: it contains no template, so a number is a
+    number.
+    """
     match kind:
         case Integer(least, most):
             return _number_schema("integer", least, most)
@@ -102,7 +104,7 @@ def _form_schema(form: RecordType) -> dict[str, Json]:
     properties: dict[str, Json] = {}
     for field in form.fields:
         if isinstance(field.kind, Refused):
-            continue  # an editor would offer it; as an unknown property it is refused all the same
+            continue  # editors would offer it; it is refused anyway, as an unknown property
         for name in field.spellings:
             properties[name] = _field_schema(field, old=name in field.deprecated)
     schema: dict[str, Json] = {
@@ -153,7 +155,7 @@ def _any_spelling(field: Field) -> Json:
 
 
 def _at_most_one(names: list[str]) -> Json:
-    """At most one of these fields."""
+    """The rule that at most one of these fields is set."""
     pairs = [[one, other] for at, one in enumerate(names) for other in names[at + 1 :]]
     return {"not": {"anyOf": [{"required": pair} for pair in pairs]}}
 
@@ -170,8 +172,8 @@ def _field_schema(field: Field, *, old: bool) -> Json:
 
 
 def _deprecation(why: str) -> dict[str, Json]:
-    """A field that is accepted with a warning.  Editors for YAML do not offer a field that has
-    `deprecationMessage`.
+    """The schema of a field that is accepted with a warning. Editors for YAML do not offer a
+    field that has `deprecationMessage`.
     """
     return {"deprecated": True, "deprecationMessage": why}
 
@@ -237,7 +239,9 @@ def _schema(kind: Kind) -> dict[str, Json]:
 
 
 def _after(kind: Kind, before: tuple[Kind, ...]) -> dict[str, Json]:
-    """A part of a union.  The first part that takes text takes all text, placeholders included."""
+    """A part of a union. The first part that accepts text accepts all text, including
+    placeholders.
+    """
     if isinstance(kind, Integer) and any(
         isinstance(one, PlainText | TemplateText | ShellText | Choice) for one in before
     ):

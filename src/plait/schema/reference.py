@@ -1,4 +1,4 @@
-"""Write the tables as the reference page, for people."""
+"""Write the tables as a reference page for people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _reference(form: RecordType) -> str:
 
 
 def _foreign(form: RecordType, kind: type[Refused | NoEffect], title: str) -> list[str]:
-    """Fields that only other systems have, by the advice about them."""
+    """The rows for fields that only other systems have, by the advice about them."""
     by_advice: dict[str, list[str]] = {}
     for field in form.fields:
         if isinstance(field.kind, kind):

@@ -56,7 +56,7 @@ _END: Final = ("fail", "stop", "abort", "error", "raise")
 
 
 def _decisions(go_on: str, end: str) -> ShellText:
-    """Shell text, but not a word that other systems use for a decision."""
+    """Shell text, except the words that other systems use for a decision."""
     retry = (("retry", "write retry: 3 beside it, to try it again"),)
     return ShellText(
         decisions=(*((one, go_on) for one in _GO_ON), *((one, end) for one in _END), *retry)
@@ -118,7 +118,7 @@ ERROR_FIELDS: Final = (
     Field(
         "on_item_failure",
         Choice(("dlq", "retry", "skip", "stop")),
-        "dlq: go on, the item can be retried later; retry: retry it by retry_config; skip: count it "
+        "dlq: continue, the item can be retried later; retry: retry it by retry_config; skip: count it "
         "as skipped; stop: start no more items",
         "dlq",
     ),

@@ -183,7 +183,7 @@ FORMS: Final = (
                 "files that it produced, known as `id.name`",
                 needs=("id", "its files are known as id.name"),
             ),
-            Field("on_failure", ON_FAILURE, "what to do if its action fails; true: go on"),
+            Field("on_failure", ON_FAILURE, "what to do if its action fails; true: continue"),
             Field(
                 "on_success",
                 AFTERWARDS,
@@ -197,7 +197,7 @@ FORMS: Final = (
             Field(
                 "continue_on_error",
                 Boolean(),
-                "the flow goes on if it fails",
+                "the flow continues if it fails",
                 False,
                 aliases=("allow_failure",),
             ),
@@ -256,7 +256,7 @@ FORMS: Final = (
         (
             Field("retries", Integer(0, MOST_ATTEMPTS), "how often it is retried"),
             Field("timeout", Duration(), TIMEOUT_MEANING),
-            Field("continue_on_error", Boolean(), "the flow goes on if it fails"),
+            Field("continue_on_error", Boolean(), "the flow continues if it fails"),
             ENV_FIELD,
             Field("commit_required", Boolean(), "it fails if it makes no commit"),
             Field("analysis", NoEffect("there is no analysis to be refreshed"), ""),

@@ -68,7 +68,7 @@ def _fields(
 
 
 def _default(value: Any) -> Json:
-    """A default that says something: not an empty text, list or map."""
+    """A default that is worth showing: not an empty text, list or map."""
     shown: Json = list(value) if isinstance(value, tuple) else value
     return shown if shown or shown is False else None
 

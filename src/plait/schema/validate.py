@@ -44,14 +44,14 @@ from plait.template.template import compile_template
 
 
 def select_kind(kind: Kind, node: Node) -> Kind | None:
-    """The kind to compare a node with: of a union, the part that fits; None if none does."""
+    """The kind to compare a node with; of a union, the part that fits; None if none fits."""
     if not isinstance(kind, OneOf):
         return kind if fits(kind, node) else None
     return next((found for one in kind.kinds if (found := select_kind(one, node))), None)
 
 
 def fits(kind: Kind, node: Node) -> bool:
-    """Does the node have the type of the kind?  The inside is not looked at."""
+    """Does the node have the type of the kind? Nested nodes are not checked."""
     match kind:
         case PlainText() | TemplateText() | ShellText() | Choice():
             return isinstance(node, Scalar) and isinstance(node.value, str)
@@ -159,7 +159,7 @@ def seconds(value: Json, *, zero: bool = False) -> float | None:
 
 
 def validate(node: Node, kind: Kind = FLOW, *, called: str = "this file") -> list[Problem]:
-    """All problems of a node; those with a code of `WARNED` are warnings."""
+    """All problems of a node; problems with a code of `WARNED` are warnings."""
     return list(_problems(node, kind, called))
 
 
@@ -242,7 +242,7 @@ def _of_map(node: Mapping, form: RecordType) -> Iterator[Problem]:
 
 
 def _further_in(name: str, node: Mapping, form: RecordType) -> str | None:
-    """The fix for a field that belongs into a map below this one, and fits there."""
+    """The fix for a field that belongs into a nested map and fits there."""
     value = node.get(name)
     homes = [
         (field, inner)
@@ -319,7 +319,9 @@ def _missing_field_problems(
 
 
 def _between(node: Mapping, form: RecordType, seen: dict[str, str]) -> Iterator[Problem]:
-    """Problems between the fields of a map.  `at_odds` is checked where several maps are read."""
+    """Yield problems between the fields of a map. `at_odds` is checked where several maps are
+    read.
+    """
     for field in form.fields:
         if field.name not in seen:
             continue
@@ -348,7 +350,7 @@ def _belongs_elsewhere(
         yield Problem(what, where, fix, code="misplaced-field")
         return
     command = next((seen[one] for one in (*form.one_of, *form.alone) if one in seen), None)
-    if command is not None:  # else it was reported before
+    if command is not None:  # otherwise it was already reported
         what = f"'{name}' has no meaning in {with_article(form.title)} with {command}: it belongs to {to}"
         yield Problem(what, where, "remove it, or use the other command", code="misplaced-field")
 
@@ -378,7 +380,7 @@ def _misspelt(node: Mapping, form: RecordType) -> bool:
 
 
 def _head(node: Mapping) -> Span:
-    """Where a map begins; a message shows its first key, not all of it."""
+    """The place of a map in a message: its first key, not all of it."""
     return node.entries[0][0].span if node.entries else node.span
 
 

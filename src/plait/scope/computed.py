@@ -27,7 +27,7 @@ from plait.template.compiled import Answer, Piece, PlacedValue
 from plait.template.filters import holds_secret
 
 if TYPE_CHECKING:
-    # Slow to import, and only a run with dates or commands needs them.
+    # Slow to import; only a run with dates or commands needs them.
     from datetime import datetime
 
     from plait.template.shell.binding import BoundScript
@@ -47,7 +47,7 @@ class CacheStats:
 
 
 class Sources:
-    """Where computed values come from, for one run.  Safe to share between threads."""
+    """The sources of computed values for one run. Safe to share between threads."""
 
     def __init__(
         self,
@@ -61,7 +61,9 @@ class Sources:
         capacity: int = CAPACITY,
         may_change: Callable[[], bool] | None = None,
     ) -> None:
-        """`may_change`: for a dry run, which runs no commands; would something have run by now?"""
+        """`may_change` is for a dry run, which runs no commands: would a command have run
+        by now?
+        """
         self._root = self._directory = None if directory is None else os.path.abspath(directory)
         self._environ = {} if environ is None else environ
         self._run = run
@@ -73,7 +75,7 @@ class Sources:
 
     @property
     def may_change(self) -> bool:
-        """Will files perhaps hold something else, when a run comes to this place?"""
+        """Can files have other contents when a run reaches this place?"""
         return self._may_change is not None and self._may_change()
 
     @property
@@ -102,7 +104,7 @@ class Sources:
         return NOT_KNOWN if found is UNDEFINED and self.may_change else found
 
     def command(self, pieces: list[Piece], source: Source) -> Answer:
-        """What a command prints, without trailing newlines; its values are bound."""
+        """The output of a command, without trailing newlines; its values are bound."""
         if self._may_change is not None:
             return NOT_KNOWN
         if self._run is None or self._directory is None:
@@ -113,14 +115,14 @@ class Sources:
         bound = bind_pieces(pieces, source, dialect="sh")
         key = ("cmd", repr((bound.script, sorted(bound.env.items()), bound.files)), directory)
         printed = self._cache.get(key, lambda: run(bound, directory).rstrip("\n"))
-        # A command that was given a secret may print it: what it printed is one, too.
+        # A command that gets a secret may print it, so its output is secret, too.
         secret = any(
             isinstance(piece, PlacedValue) and holds_secret(piece.value) for piece in pieces
         )
         return Secret(printed) if secret and isinstance(printed, str) else printed
 
     def date(self, form: str) -> Answer:
-        """The time now; a new answer for every use."""
+        """The current time; each use gets a new one."""
         try:
             return self._clock().strftime(form)
         except ValueError:
@@ -134,7 +136,7 @@ class Sources:
         return self._new_uuid()
 
     def _read(self, path: str, directory: str) -> Answer:
-        # A path may be made of values, so no error shows it.
+        # A path may contain values, so no error shows it.
         if "\0" in path:
             raise InputError(
                 "the name of a file cannot hold NUL", fix="remove it", code="file-outside"
@@ -164,15 +166,15 @@ class Sources:
         return data.decode("utf-8", "surrogateescape")
 
     def _leads_out(self, path: str, directory: str) -> bool:
-        """Does a path whose folders are not there lead out of the project, as it is written?"""
+        """Does a path whose folders do not exist lead out of the project, by its text?"""
         root = os.path.realpath(self._root or directory)
         full = os.path.normpath(os.path.join(os.path.realpath(directory), path))
         return os.path.commonpath([root, full]) != root
 
     def _open(self, path: str, directory: str) -> int:
-        """A handle of a regular file, which nothing that races with us can make one outside."""
+        """Open a regular file; no other process can redirect this outside of the directory."""
         if self._allow_outside:
-            # Opening a pipe waits for its other end, for ever if there is none.
+            # Opening a pipe waits for its other end, forever if there is none.
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             handle = os.open(os.path.join(directory, path), flags)
         else:
@@ -196,7 +198,7 @@ def _outside() -> InputError:
 
 
 def _below(path: str, directory: str) -> str:
-    """A path from the directory on, also one that names the directory itself."""
+    """A path relative to the directory, also if it names the directory itself."""
     for top in (directory, os.path.realpath(directory)):
         if path == top or path.startswith(f"{top.rstrip('/')}/"):
             return f"./{path[len(top) :].lstrip('/')}"
@@ -204,7 +206,9 @@ def _below(path: str, directory: str) -> str:
 
 
 class _Cache:
-    """Least recently used; one lock; an answer is made once even when several threads ask."""
+    """A least recently used cache with one lock; a value is computed once, even if several
+    threads need it.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -224,7 +228,7 @@ class _Cache:
                 try:
                     entry.answer, entry.made = make(), True
                 finally:
-                    # What failed, or was not there, is not known: who asks next tries again.
+                    # Failures and missing values are not cached: the next lookup tries again.
                     if not entry.made or (key[0] == "file" and entry.answer is UNDEFINED):
                         with self._lock:
                             if self._entries.get(key) is entry:

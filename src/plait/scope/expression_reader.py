@@ -1,6 +1,6 @@
-"""Reads the tokens of an expression by recursive descent, see `expressions` for the grammar.
+"""Read the tokens of an expression by recursive descent; see `expressions` for the grammar.
 
-It goes on after what is merely wrong, and stops at what cannot be read.
+The reader continues after an error of meaning, and stops at text that cannot be read.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ _ESCAPE: Final = lazy_pattern(r"\\(['\"\\])")
 
 
 class _StopError(Exception):
-    """Nothing after this place can be understood; the problem is on the list."""
+    """Raised if nothing after this place can be read; the problem is on the list."""
 
 
 def read_expression(
     written: WrittenText, rules: Rules, problems: list[Problem]
 ) -> tuple[Term | None, _Reader]:
-    """The whole of an expression, and its reader; None, with a problem, if it cannot be read."""
-    # What is malformed on one level would only bring strange complaints on the next.
+    """Read a whole expression; return it and its reader, or None with a problem if it cannot be
+    read.
+    """
+    # A malformed token would only cause strange errors in the next stage.
     tokens = [] if problems else read_tokens(written, problems)
     reader = _Reader(written, tokens, rules, problems)
     if problems:
@@ -58,7 +60,7 @@ def read_expression(
 
 
 class _Reader:
-    """The place in the tokens, and what was found up to there."""
+    """The position in the tokens, and the problems found so far."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class _Reader:
         self.terms = Terms(written, rules, problems)
         self.operands: list[Operand] = []
         self.asks: list[Get] = []
-        """How its placeholders are answered."""
+        """The lookups of its placeholders."""
         self.at = 0
         self.depth = 0
 
@@ -210,7 +212,7 @@ class _Reader:
         return self.terms.unary(name, arguments[0], end)
 
     def parse_terms(self, opened: Token, close: str) -> list[Term]:
-        """Terms with commas between them."""
+        """Read terms separated by commas."""
         self.enter(opened)
         terms = [] if self.token.text == close else [self.parse_or()]
         while terms and self.accept(","):

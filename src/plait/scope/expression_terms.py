@@ -1,6 +1,6 @@
-"""The terms of an expression: how each gets its value, and what is known of it before.
+"""The terms of an expression: how each gets its value, and what is known of it before a run.
 
-A mistake that can be seen in the text is a problem on the list; the reader goes on after it.
+A mistake that the text shows is a problem on the list; the reader continues after it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from plait.template.nodes import FilledPlaceholder, Path, Placeholder
 from plait.template.operators import OPERATORS, RefusedError, type_name
 
 State: TypeAlias = Any
-"""What operands are read from: an item, or a rendering of a template."""
+"""The source of operands: an item, or a rendering of a template."""
 Get: TypeAlias = Callable[[State], Answer]
 
 
 class Rules(Protocol):
-    """What differs between a `when` and a `filter`."""
+    """The differences between a `when` and a `filter`."""
 
     single_equals: bool
     """`=` is the same as `==`."""
@@ -47,32 +47,32 @@ class Rules(Protocol):
     def placeholder(self, placeholder: Placeholder | FilledPlaceholder) -> Get: ...
 
     def path(self, text: str) -> tuple[Path, Get]:
-        """A path and how it is followed; InputError if paths do not stand here."""
+        """Parse a path; raise InputError if paths are not allowed here."""
 
     def refuse(self, refused: Callable[[], ConditionError]) -> bool:
-        """The answer of a comparison that makes no sense, or its error."""
+        """The result of a comparison that makes no sense, or its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A part of an expression: how its value is got, and what is known of it before."""
+    """A part of an expression: how it gets its value, and its known properties before a run."""
 
     get: Get
     start: int
     end: int
     kind: str | None = None
-    """In the words of `kind_of`; None if only a value can tell."""
+    """A kind in the words of `kind_of`; None if only the value shows it."""
     constant: Answer = UNDEFINED
     is_operand: bool = False
 
 
 def constant(value: Json, token: Token) -> Term:
-    """A value that stands in the text itself."""
+    """A value that is written in the text."""
     return Term(lambda _: value, token.start, token.end, type_name(value), value)
 
 
 def join_terms(terms: list[Term], *, deciding: bool) -> Term:
-    """Terms with `||` or `&&` between them: the first whose truth is `deciding` decides."""
+    """Terms joined by `||` or `&&`: the first whose truth equals `deciding` decides."""
     gets = [term.get for term in terms]
 
     def decide(state: State) -> bool:
@@ -85,7 +85,7 @@ def join_terms(terms: list[Term], *, deciding: bool) -> Term:
 
 
 class Terms:
-    """Makes terms of others, and notes what cannot be right."""
+    """Combines terms, and reports combinations that cannot be right."""
 
     def __init__(self, written: WrittenText, rules: Rules, problems: list[Problem]) -> None:
         self.written = written
@@ -145,7 +145,8 @@ class Terms:
                 return
         if left.kind is None or right.kind is None or left.kind == right.kind:
             return
-        # Of known kind without a known value is only a number: of `length`, or that was captured.
+        # Only a number can have a known kind without a known value: one of `length`, or a captured
+        # one.
         values = [0 if term.constant is UNDEFINED else term.constant for term in (left, right)]
         one, other = make_alike(*values)
         if type_name(one) != type_name(other):
@@ -212,7 +213,7 @@ class Terms:
         return Term(test_values, holder.start, end, TRUE_OR_FALSE)
 
     def binary_function(self, name: Token, part: Term) -> Binary:
-        """The function; `matches` with a pattern that is known reads it here, and once."""
+        """Return the function; if the pattern of `matches` is known, it is compiled here, once."""
         if name.text != "matches" or not isinstance(part.constant, str):
             return BINARY[name.text]
         try:

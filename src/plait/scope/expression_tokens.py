@@ -39,7 +39,7 @@ class WrittenText:
         return Span(self.source, self.starts[start], self.ends[end - 1])
 
     def source_text(self, start: int, end: int) -> str:
-        """What the author wrote there."""
+        """The author's text of the token."""
         span = self.span(start, end)
         return shortened(span.source.text[span.start : span.end])
 
@@ -52,8 +52,7 @@ def flatten_template(leaf: Leaf) -> WrittenText:
     for part in leaf.compiled.parts:
         if isinstance(part, Text):
             for char in part.text:
-                # An escape is longer in the source than what it stands for: it only drops
-                # characters.
+                # An escape is longer in the source than its result: it only drops characters.
                 at = max(at, leaf.source.text.find(char, at))
                 starts.append(at)
                 at += 1
@@ -97,7 +96,7 @@ _HINT: Final = "put text in quotes; compare with == != > < >= <=, join with && a
 
 
 def read_tokens(written: WrittenText, problems: list[Problem]) -> list[Token]:
-    """The tokens, the last one an `end`; what stands for nothing becomes a problem."""
+    """Return the tokens, the last one an `end`; invalid text becomes a problem."""
     tokens: list[Token] = []
     text, at = written.text, 0
 

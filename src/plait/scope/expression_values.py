@@ -13,7 +13,7 @@ from plait.template.filters import FILTERS
 from plait.template.operators import OPERATORS, Test, type_name
 
 MAX_DIGITS: Final = 3_500
-"""Of a number; a text with more of them is no number."""
+"""Characters of a number; a longer text is not a number."""
 TRUE_OR_FALSE, A_NUMBER, A_STRING = "true or false", "a number", "a string"
 """Kinds of values, in the words of `type_name`."""
 ORDERED: Final = frozenset({A_NUMBER, A_STRING})
@@ -22,7 +22,7 @@ _INTEGER: Final = lazy_pattern(r"-?[0-9]++")
 
 
 def truth(value: Answer) -> bool:
-    """Whether a value by itself counts as true."""
+    """Does a value on its own count as true?"""
     if value is True or value is False:
         return value
     if value is UNDEFINED:
@@ -33,12 +33,12 @@ def truth(value: Answer) -> bool:
 
 
 def plain(answer: Answer) -> Json:
-    """What is undefined reads as null."""
+    """Replace an undefined value by null."""
     return None if answer is UNDEFINED else answer
 
 
 def to_number(value: Json) -> Json:
-    """The number that a text spells; anything else as it is."""
+    """Convert a text that spells a number; return anything else unchanged."""
     if type_name(value) != A_STRING:
         return value
     number = parse_number(reveal_text(value).strip())
@@ -46,7 +46,7 @@ def to_number(value: Json) -> Json:
 
 
 def parse_number(text: str) -> int | float | None:
-    """The number that a text spells; None: it spells none, or one that is too large."""
+    """The number that a text spells; None if it does not spell one, or one that is too large."""
     if len(text) > MAX_DIGITS or not _NUMBER.fullmatch(text):
         return None
     if _INTEGER.fullmatch(text):
@@ -56,7 +56,9 @@ def parse_number(text: str) -> int | float | None:
 
 
 def make_alike(left: Json, right: Json) -> tuple[Json, Json]:
-    """Two values as they are compared: a text beside a number is the number that it spells."""
+    """Two values in the form for comparing: next to a number, a text that spells a number is a
+    number.
+    """
     if type_name(right) == A_NUMBER:
         left = to_number(left)
     elif type_name(left) == A_NUMBER:
@@ -65,9 +67,7 @@ def make_alike(left: Json, right: Json) -> tuple[Json, Json]:
 
 
 def constant_test(constant: Json, build: Callable[[Json], Test]) -> Test:
-    """The test of `alike` values, one of which is known: made once, and not for each of a million
-    items.
-    """
+    """Make the test `alike` with one value fixed, once for all items."""
     test = build(constant)
     if type_name(constant) == A_NUMBER:
         return lambda value: test(to_number(value))
@@ -81,7 +81,7 @@ def constant_test(constant: Json, build: Callable[[Json], Test]) -> Test:
 # ── functions ────────────────────────────────────────────────────────────
 
 Binary: TypeAlias = Callable[[Json, Json], bool | None]
-"""The answer about two values; None: it has none for such values."""
+"""The result for two values; None if it is not defined for them."""
 
 
 def _contains(holder: Json, part: Json) -> bool | None:
@@ -107,10 +107,10 @@ BINARY: Final[dict[str, Binary]] = {
         OPERATORS["regex"].build(pattern)(text) if _are_texts(text, pattern) else None
     ),
 }
-"""They may also stand between their arguments."""
+"""Functions that may stand between their arguments."""
 
 UNARY: Final[dict[str, Callable[[Answer], bool]]] = {
-    # null must be there; what is missing is neither null nor anything else
+    # null has to exist; a missing value is not null
     "is_null": lambda value: value is None,
     "is_not_null": lambda value: value is not None and value is not UNDEFINED,
     "is_number": lambda value: type_name(value) == A_NUMBER,

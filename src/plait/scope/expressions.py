@@ -80,15 +80,16 @@ if TYPE_CHECKING:
 MAX_TEXT: Final = 10_000
 """Characters of an expression."""
 COMPUTED: Final = frozenset({"env", "uuid"})
-"""Names that a scope looks up when it is asked."""
+"""Names that a scope computes on demand."""
 
 Kinds: TypeAlias = Callable[[str], str | None]
-"""What a name holds, in the words of `kind_of`; None if only a value can tell."""
+"""Returns the kind of a name's value, in the words of `kind_of`; None if only the value shows it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A `when` or a `filter`, ready to be asked often."""
+    """A compiled `when` or `filter`."""
 
     source: Source
     operands: tuple[Operand, ...]
@@ -96,14 +97,16 @@ class Expression:
     _root: Get = field(repr=False)
     _state: Callable[[Json], State] = field(repr=False)
     _asks: tuple[Get, ...] = field(default=(), repr=False)
-    """How its placeholders are answered."""
+    """The lookups of its placeholders."""
 
     def holds(self, subject: Json) -> bool:
-        """Is it true?  Of an item for a filter; of a scope, or a map of names, for a when."""
+        """Evaluate the expression. The subject of a filter is an item; that of a `when` is
+        a scope or a map of names.
+        """
         return truth(self._root(self._state(subject)))
 
     def is_unknown(self, scope: Scope) -> bool:
-        """Does a when ask for something that is not known there, as much is not in a dry run?"""
+        """Does a `when` need a value that is unknown there? In a dry run many are."""
         state = self._state(scope) if self._asks else None
         if any(_is_unknown(ask, state) for ask in self._asks):
             return True
@@ -128,25 +131,25 @@ def _is_unknown(ask: Get, state: State) -> bool:
     try:
         return contains_unknown(ask(state))
     except PlaitError:
-        return False  # who asks again, to decide, hears why
+        return False  # the evaluation itself reports the reason
 
 
 def _reads_file(operand: Operand) -> bool:
-    """Something that runs before may write it."""
+    """Does the operand read a file? An earlier step may write it."""
     alternatives = operand.alternatives if isinstance(operand, ContextPlaceholder) else ()
     origins = [alternative.origin for alternative in alternatives]
     return any(isinstance(origin, Computed) and origin.kind == "file" for origin in origins)
 
 
 def _strip_exists(origin: object) -> Path | None:
-    """`${x.exists}` asks for x."""
+    """The path of x if this is `${x.exists}`."""
     if not isinstance(origin, Path):
         return None
     return replace(origin, keys=origin.keys[:-1]) if origin.keys[-1:] == ("exists",) else origin
 
 
 def compile_filter(text: str, source: Source | None = None) -> Expression:
-    """A filter of items; ConditionError with everything that is wrong."""
+    """Compile a filter of items; raise ConditionError with all problems."""
     source = source or Source("filter", text)
     _require_max_length(text, source)
     if placeholders := _find_placeholders(text):
@@ -161,9 +164,7 @@ def compile_filter(text: str, source: Source | None = None) -> Expression:
 
 
 def compile_when(template: Template, kinds: Kinds | None = None) -> Expression:
-    """The condition of a step, from the template of its text; `kinds` is what is known of its
-    names.
-    """
+    """Compile the condition of a step; `kinds`: the known kinds of its names."""
     match template.root:
         case Constant(bool() as value):
             return Expression(Source("when", ""), (), lambda _: value, _itself)
@@ -190,9 +191,9 @@ def parse_when(
     locate: Locate = format_path,
     kinds: Kinds | None = None,
 ) -> Expression:
-    """A `when` as a file says it: text, true or false, or a condition as `plait.matches` takes it.
+    """Parse a `when` of a file: a text, true, false, or a condition as for `plait.matches`.
 
-    A condition is asked of the names of the scope; its strings are no templates.
+    Such a condition tests the names of the scope; its strings are not templates.
     """
     if isinstance(value, Mapping):
         decide = compile_condition(value, locate=locate)
@@ -219,7 +220,7 @@ def _itself(subject: Json) -> State:
 
 
 def _names_with(computed: Sequence[Path], values: Mapping[str, Json] | Names) -> Mapping[str, Json]:
-    """The names, and beside them what a condition asks for that has to be looked up: `env.HOME`."""
+    """The names, and the computed ones that a condition uses, such as `env.HOME`."""
     if isinstance(values, Mapping):
         return values
     if not computed:
@@ -237,7 +238,7 @@ def _names_with(computed: Sequence[Path], values: Mapping[str, Json] | Names) ->
 
 
 def _find_placeholders(text: str) -> list[Placeholder]:
-    """Not `$` alone, which is part of many a pattern."""
+    """The placeholders in a text. `$` alone does not count: many patterns contain it."""
     return [
         part
         for part in parse(text, "workflow").parts
@@ -263,11 +264,13 @@ def _require_max_length(text: str, source: Source) -> None:
         )
 
 
-# ── what an operand is ──────────────────────────────────────────────────
+# ── operands ──────────────────────────────────────────────────
 
 
 class _Filter:
-    """Operands are paths into the item; a comparison that makes no sense is false."""
+    """The rules of a filter: operands are paths into the item; a comparison that makes no sense
+    is false.
+    """
 
     single_equals = True
     example = "for example score > 3 && kind == 'bug'"
@@ -288,7 +291,9 @@ class _Filter:
 
 
 class _When:
-    """Operands are placeholders; a comparison that makes no sense is an error."""
+    """The rules of a `when`: operands are placeholders; a comparison that makes no sense is an
+    error.
+    """
 
     single_equals = False
     example = "for example ${count} > 3"
@@ -298,7 +303,7 @@ class _When:
         self.kinds = kinds
 
     def kind(self, placeholder: Placeholder | FilledPlaceholder) -> str | None:
-        """Of a placeholder that is a name and nothing else."""
+        """The known kind of a placeholder that is only a name; None for any other."""
         match placeholder:
             case ContextPlaceholder(
                 alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=None
@@ -340,7 +345,7 @@ class _When:
 
 
 def _parent_of_exists(placeholder: Placeholder | FilledPlaceholder) -> ContextPlaceholder | None:
-    """`${x}` for `${x.exists}`, if the placeholder is nothing but that."""
+    """`${x}` for `${x.exists}`, if the placeholder consists of nothing else."""
     if (
         not isinstance(placeholder, ContextPlaceholder)
         or len(placeholder.alternatives) != 1

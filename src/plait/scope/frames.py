@@ -32,22 +32,18 @@ ALIASES: Final = MappingProxyType(
 """Deprecated names of the map phase, and the field of `item` each stands for."""
 
 BUILT_IN: Final = frozenset({"step", "workflow", "outputs"})
-"""Levels of names that every step brings anew; they do not hide what was captured in an outer
-frame.
-"""
+"""Levels that each step sets again; they do not hide names that were captured in an outer frame."""
 NOTHING: Final[frozenset[str]] = frozenset()
 
 UNTRUSTED_LEVELS: Final = frozenset({"captures", "phase", "step", "outputs"})
 """Levels whose values come from outside: items, captures, output of commands and models."""
 
 DATA_ENV_FRAME: Final = "step env, made of data"
-"""The frame of variables that a step makes of values from outside: its own words, and not its own
-values.
-"""
+"""The frame of a step's variables that are made from outside values, but are not these values."""
 
 
 GIVEN: Final = "given"
-"""The frame of what the flow is given when it starts, and of variables made of that."""
+"""The frame of the inputs of a flow, and of variables made from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which frame and level answered a name."""
+    """The frame and level of a name."""
 
     frame: str
     level: str
@@ -77,12 +73,12 @@ class Origin:
 
     @property
     def of_author(self) -> bool:
-        """Does it stand in the flow as it is, and come from nowhere else?"""
+        """Is the value written in the flow, without any part from outside?"""
         return self.is_trusted and self.frame != GIVEN
 
 
 class Scope:
-    """Immutable frames; `child(**names)` puts one inside, `lookup(path)` asks."""
+    """Immutable frames; `child(**names)` adds an inner frame, `lookup(path)` finds a value."""
 
     __slots__ = ("captured", "frames", "names", "sources")
 
@@ -108,7 +104,7 @@ class Scope:
 
     @classmethod
     def of(cls, values: Mapping[str, Json], env: Mapping[str, str] | None = None) -> Scope:
-        """A scope for plain values; `env` answers `${env.X}`."""
+        """A scope for plain values; `env` holds the values of `${env.X}`."""
         scope = cls.__new__(cls)
         names = values if values.__class__ is dict else dict(values)
         scope._set((Frame("values", {"captures": names}),), names, Sources(environ=env))
@@ -129,10 +125,10 @@ class Scope:
         outputs: Mapping[str, Json] | None = None,
         env: Mapping[str, Json] | None = None,
     ) -> Scope:
-        """An inner frame, its names given level by level."""
+        """Add an inner frame; its names are given by level."""
         levels: dict[str, Mapping[str, Json]] = {}
         visible = dict(self.names)
-        # The lowest level first, as in LEVELS: what comes later hides it.
+        # The lowest level first, as in LEVELS: later ones hide it.
         for level, names in (
             ("env", env), ("outputs", outputs), ("workflow", workflow),
             ("step", step), ("phase", phase), ("captures", captures),
@@ -141,8 +137,8 @@ class Scope:
                 own = levels[level] = dict(names)
                 visible.update(own)
                 if level in BUILT_IN and not self.captured.isdisjoint(own):
-                    # What a flow has captured under such a name, it wants to see, also in later
-                    # steps.
+                    # If a flow captured a value under such a name, the captured value is used, also
+                    # in later steps.
                     visible |= {name: self.names[name] for name in self.captured & own.keys()}
         scope = Scope.__new__(Scope)
         captured = self.captured | captures.keys() if captures else self.captured
@@ -163,7 +159,7 @@ class Scope:
         return self.fallback(wanted) if found is UNDEFINED else found
 
     def origin(self, root: str) -> Origin | None:
-        """The frame and level that answer a name; None for computed and unknown names."""
+        """The frame and level in which a name is found; None for computed and unknown names."""
         found: Origin | None = None
         for frame in self.frames:
             level = frame.find_level(root)
@@ -173,7 +169,7 @@ class Scope:
                 break
         return found
 
-    # ── what a rendering asks when no plain name answers ─────────────────
+    # ── lookups for names that are not plain ─────────────────────────────
 
     def fallback(self, path: Path) -> Answer:
         if path.root in self.names:
@@ -215,7 +211,7 @@ class Scope:
         return f"Scope({' > '.join(frame.label for frame in self.frames)}; {len(self.names)} names)"
 
 
-# A scope refuses to be changed, also by itself; its slots do not, and are faster than
+# A scope refuses assignment, even in its own methods; its slots do not, and are faster than
 # `object.__setattr__`.
 _set_captured, _set_frames, _set_names, _set_sources = (
     vars(Scope)[slot].__set__ for slot in Scope.__slots__

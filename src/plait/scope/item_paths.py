@@ -1,4 +1,4 @@
-"""Paths into the items of a map, as filters, sort keys and `${item.x}` take them."""
+"""Paths into the items of a map, as filters, sort keys and `${item.x}` use them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from plait.template.nodes import Path
 
 
 def item_facts(item: Json) -> dict[str, Json]:
-    """What is known about an item beside its own fields: a text is its own `value` and `path`.
+    """Facts about an item beside its own fields: for a text, its `value` and `path`.
 
-    They answer `${item.path}` where the item itself does not; a map has fields of its own, and no
+    They are used for `${item.path}` if the item has no such field; an item that is a map has no
     facts.
     """
     match item:
@@ -24,13 +24,15 @@ def item_facts(item: Json) -> dict[str, Json]:
 
 
 def item_path(text: str) -> Path:
-    """A path into an item, with the prefix `item` or without; InputError if it is none."""
+    """Parse a path into an item, with the prefix `item` or without; raise InputError if it is not
+    one.
+    """
     path = parse_path(f"item.{text}")
     return Path("item", path.keys[1:] if path.keys[0] == "item" else path.keys)
 
 
 def find(item: Json, keys: tuple[str | int, ...]) -> Answer:
-    """What a path leads to, in the item or in the facts about it."""
+    """The value at a path, in the item or in the facts about it."""
     found = follow_path(item, keys)
     if found is UNDEFINED and item.__class__ is not dict:
         return follow_path(item_facts(item), keys)

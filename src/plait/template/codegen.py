@@ -1,8 +1,8 @@
 """Generate one function for a hot template, with the lookups of its plain placeholders inlined.
 
-The function assumes that values look like those at hand when it was made: which placeholders hold
-text, which numbers, which defaults are used. Anything else (a missing name, a list instead of a
-map, a number instead of text) raises, and the closures render the template from the beginning. So
+The function assumes that later values look like those at generation time: which placeholders hold
+text, which hold numbers, which defaults are used. Anything else (a missing name, a list instead of
+a map, a number instead of text) raises, and the closures render the template from the beginning. So
 this module can cost time, but never change a result.
 
 The author's text enters the generated source only as `repr` literals.
@@ -42,27 +42,25 @@ from plait.template.nodes import (
 from plait.template.template import Branch, Constant, Leaf, Node, Template
 
 FORMATTED: Final = 8
-"""Up to this many pieces an f-string that looks at each value is as fast as `join`, and never
-surprised.
-"""
+"""Up to this many pieces, an f-string that tests each value is as fast as `join`."""
 
 
 def generate(
     template: Template, sample: Rendering, values: object, *, bold: bool = True
 ) -> Callable[..., Json]:
-    """A method `render` for a template, shaped by the values seen just now.
+    """Return a method `render` for a template, generated for values like the present ones.
 
-    `values`: a dict, or a scope, whose class is then the only one answered.
-    `bold`: a placeholder that holds text now is taken to hold text always.
+    `values`: a dict, or a scope; the method accepts only scopes of the same class. `bold`:
+    assume that a placeholder that holds text now always holds text.
     """
-    # What could grow without bound is counted while it grows, and a flaw is reported each time.
+    # These check the size of every value while they render, and report each flaw every time.
     if template.many or template.flaws:
         return Template.render_checked
     return _Writer(template, sample, values, bold=bold).function()
 
 
 class _Surprise(Exception):
-    """The careful way must answer."""
+    """Raised if the closures must render instead."""
 
 
 class _Writer:
@@ -78,7 +76,7 @@ class _Writer:
         self.given: dict[str, object] = {
             "show": _exact_text,
             "walk": follow_path,
-            # Named here, they are found in one step; builtins take two.
+            # As globals these are found in one lookup; builtins need two.
             "dict": dict,
             "str": str,
             "int": int,
@@ -89,7 +87,7 @@ class _Writer:
             "Surprise": _Surprise,
             "containers": (dict, list, tuple),
             "require_bounded": require_bounded,
-            # The last two: a number too long to print, a value without a text form.
+            # The last two: a number too long to print, and a value without a text form.
             "Surprises": (
                 _Surprise,
                 KeyError,
@@ -106,7 +104,7 @@ class _Writer:
         self.wholes: list[str] = []
         placeholders = sum(leaf.compiled.placeholder_count for leaf in template.leaves())
         self.most = (MAX_OUTPUT - MAX_TEXT) // max(placeholders, 1)
-        """Characters of each value with which the whole cannot be too long."""
+        """Characters per value up to which the whole text cannot be too long."""
         self.variables = 0
 
     def function(self) -> Callable[..., Json]:
@@ -126,7 +124,7 @@ class _Writer:
             )
             self.lines += [f"if {is_large}: require_bounded(whole)", "return whole"]
         body = "\n        ".join(self.lines)
-        # Switches are keyword-only for the type checker alone: CPython calls this form much faster.
+        # Switches are keyword-only only in the type: CPython calls this form much faster.
         source = (
             f"def render(self, values, strict=False, env=None):\n"
             f"    try:\n"
@@ -172,7 +170,7 @@ class _Writer:
         return f"join(({', '.join(self._join_part(part, get) for part, get in pieces)}))"
 
     def _format_part(self, part: Part, get: Getter | None) -> str:
-        """A literal, or an f-string of one value."""
+        """An expression for a part: a literal, or an f-string of one value."""
         if isinstance(part, Text):
             return repr(part.text)
         variable, seen = self._in_text(part, get)
@@ -180,7 +178,7 @@ class _Writer:
         return f"f'{{{variable} if {variable}.__class__ is {ready} else show({variable})}}'"
 
     def _join_part(self, part: Part, get: Getter | None) -> str:
-        """An expression that is text, or that `join` refuses."""
+        """An expression for a part: text, or a value that `join` refuses."""
         if isinstance(part, Text):
             return repr(part.text)
         variable, seen = self._in_text(part, get)
@@ -191,8 +189,10 @@ class _Writer:
         return f"({variable} if {variable}.__class__ is str else show({variable}))"
 
     def _in_text(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
-        """The same; where values are multiplied, a long one is left to the careful way, which
-        counts.
+        """The variable and present value of a placeholder in text.
+
+        If a name occurs more than once, the generated code leaves a long value to the
+        closures, which count the size.
         """
         variable, seen = self._value(part, get)
         if self.template.repeated and variable not in self.bounded:
@@ -201,7 +201,7 @@ class _Writer:
         return variable, seen
 
     def _is_large(self, variable: str) -> str:
-        """Whether a value may be too long where it stands more than once; a tree always may."""
+        """May a value that occurs more than once be too long? A tree always may."""
         is_text = f"{variable}.__class__ is str"
         return f"len({variable}) > {self.most} if {is_text} else {variable}.__class__ in containers"
 
@@ -224,7 +224,7 @@ class _Writer:
     # ── placeholders ────────────────────────────────────────────────────────────
 
     def _value(self, part: Part, get: Getter | None) -> tuple[str, Answer]:
-        """A variable that holds the placeholder's value, and the value it has now."""
+        """A variable with the value of the placeholder, and its present value."""
         assert get is not None
         seen = self._sample_value(get)
         match part:
@@ -243,7 +243,7 @@ class _Writer:
         try:
             return get(self.sample)
         except PlaitError:
-            return UNDEFINED  # this rendering fails, and says why; the next one may not
+            return UNDEFINED  # this rendering fails and reports the error; the next one may succeed
 
     def _lookup(self, names: str, path: tuple[str, ...], default: Parts | None) -> str:
         if default is None:
@@ -261,12 +261,12 @@ class _Writer:
         return variable
 
     def _is_map(self, names: str, path: Sequence[str]) -> bool:
-        """Does a path lead to a map just now?"""
+        """Is the present value at a path a map?"""
         known = self.sample.env if names == "env" else self.sample.names
         return isinstance(follow_path(known, tuple(path)), Mapping)
 
     def _follow_path(self, names: str, path: Sequence[str]) -> str:
-        """Look up step by step; what several placeholders share is looked up once."""
+        """Look up step by step; a part that several placeholders share is looked up once."""
         at = names
         for count, key in enumerate(path, start=1):
             known = (names, *path[:count])
@@ -284,10 +284,12 @@ class _Writer:
             self.lines.append(f"if {base}.__class__ is not dict: raise Surprise")
 
     def _call_getter(self, part: Part, get: Getter) -> str:
-        """A placeholder with filters, alternatives, indexes or computed values: ask its closure."""
+        """Call the closure of a placeholder with filters, alternatives, indexes or computed
+        values.
+        """
         self.asks = True
         if self.asks_in is not self.sample.source:
-            # Its errors, and the text it keeps, refer to the source it was written in.
+            # Its errors, and text that stays as written, refer to the source of the placeholder.
             self.asks_in = self.sample.source
             self.lines.append(f"r.source = {self._add_constant(self.asks_in)}")
         variable = self._fresh()

@@ -71,11 +71,11 @@ MOST_GUESSES: Final = 20
 MOST_LISTED: Final = 1000
 """The number of known names that a message about a missing one lists."""
 FALLBACK_ROOTS: Final = frozenset({"env", "uuid", "ARG", "ARGUMENT", "FILE", "FILE_PATH"})
-"""The only roots for which `Lookup.fallback` may have an answer."""
+"""The only roots that `Lookup.fallback` can know."""
 
 FACTS: Final = ":facts"
-"""`name:facts` holds what is known beside the value of a name: `${name.exit_code}`.  No path can
-spell it.
+"""`name:facts` holds what is known about the value of a name besides the value itself:
+`${name.exit_code}`. No path can spell this name.
 """
 
 Answer: TypeAlias = Json | Undefined
@@ -87,21 +87,21 @@ class Lookup(Protocol):
 
     @property
     def names(self) -> Mapping[str, Json]:
-        """Every plain name, innermost frame first, already in one map."""
+        """Every plain name in one map; inner frames win."""
 
     def fallback(self, path: Path) -> Answer:
-        """What plain names do not answer: aliases, `env.X`, `uuid`, facts about a value."""
+        """Look up a name that is not plain: aliases, `env.X`, `uuid`, facts about a value."""
 
     def compute(self, kind: str, argument: str) -> Answer:
-        """`file:` and `date:`."""
+        """Compute the value of `file:` or `date:`."""
 
     def command(self, pieces: list[Piece], source: Source) -> Answer:
-        """`cmd:`: shell text whose values are bound, never pasted."""
+        """Run the shell text of `cmd:`, whose values are bound, never pasted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedValue:
-    """A value and the placeholder it answers, for sinks that must know where a value lands."""
+    """A value and its placeholder, for sinks that must know where a value is used."""
 
     value: Json
     placeholder: Placeholder | FilledPlaceholder
@@ -115,7 +115,7 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class Rendering:
-    """One rendering: where names come from, and what turned out to be missing."""
+    """One rendering: the source of names, and the names that are missing."""
 
     __slots__ = (
         "_lookup", "counted", "env", "is_shell", "missing", "names", "problems", "sealing",
@@ -147,21 +147,21 @@ class Rendering:
         self.unanswered: list[tuple[Source, Placeholder]] = []
         self.problems: list[Problem] = []
         self.unknown = 0
-        """How many of its placeholders only a run can fill."""
+        """The number of placeholders that only a run can fill."""
 
     @property
     def lookup(self) -> Lookup:
-        """Only computed values and aliases need more than the names."""
+        """The lookup; only computed values and aliases need more than `names`."""
         return self._lookup()
 
     def count(self, characters: int) -> None:
-        """Add to the size of the output, before it is put together."""
+        """Add to the size of the output before it is joined."""
         self.size += characters
         if self.size > MAX_OUTPUT:
             raise output_too_long(Span(self.source, 0, min(len(self.source.text), 1)))
 
     def finish(self) -> None:
-        """Report everything that is wrong, at once."""
+        """Raise all errors together."""
         if self.problems:
             raise TemplateSyntaxError.together(self.problems)
         if self.missing:
@@ -213,14 +213,14 @@ class CompiledTemplate:
         )
         self._steps = tuple(zip(parts, self.getters, strict=True))
         self.whole = profile.typed and len(parts) == 1 and self.getters[0] is not None
-        """Is the template one placeholder and nothing else, where that keeps its type?"""
+        """Is the template a single placeholder, in a profile that keeps the type of its value?"""
         self.names = [placeholder.name for placeholder in placeholders(parts)]
         self.placeholder_count = len(self.names)
         self.repeats = 1 < self.placeholder_count <= FEW_PLACEHOLDERS and has_repeated(self.names)
 
     @property
     def may_grow(self) -> bool:
-        """May its text be longer than the values in it: does one stand twice, or is one changed?"""
+        """May its text be longer than its values, because one occurs twice or is changed?"""
         return (
             self.repeats
             or self.placeholder_count > FEW_PLACEHOLDERS
@@ -246,9 +246,7 @@ class CompiledTemplate:
         return whole if rendering.unknown == unknown else Unknown(whole)
 
     def text_or_secret(self, rendering: Rendering) -> Json:
-        """The text; if a secret is part of it, it is one, and a sink that needs it finds it
-        whole.
-        """
+        """The text. If a secret is part of it, the text is a secret, which a sink can reveal."""
         pieces = self.pieces(rendering)
         values = [piece.value for piece in pieces if isinstance(piece, PlacedValue)]
         if any(value.__class__ is Unknown for value in values):
@@ -275,13 +273,13 @@ class CompiledTemplate:
         return "".join(pieces)
 
     def _part_text(self, part: Part, answer: Answer, rendering: Rendering) -> str:
-        """A value as text; a placeholder without one as the author wrote it."""
+        """A value as text; a placeholder without a value stays as its author wrote it."""
         if answer is UNDEFINED:
             answer = self._missing_value(part, rendering)
         if contains_unknown(answer):
             rendering.unknown += 1
             kept = _source_text(part, rendering.source)
-            rendering.size += len(least_text(answer)) - len(kept)  # which is counted behind this
+            rendering.size += len(least_text(answer)) - len(kept)  # the caller counts `kept`
             return kept
         return (
             _source_text(part, rendering.source) if answer is UNDEFINED else rendering.show(answer)
@@ -317,7 +315,7 @@ class CompiledTemplate:
         return pieces
 
     def _part_value(self, part: Part, get: Getter | None, rendering: Rendering) -> Answer:
-        """The value of a placeholder; UNDEFINED when it is to stay as it is written."""
+        """The value of a placeholder; UNDEFINED if it stays as it is written."""
         answer = resolve_placeholder(part, get, rendering)  # type: ignore[arg-type]
         return answer if answer is not UNDEFINED else self._missing_value(part, rendering)
 
@@ -336,7 +334,8 @@ class CompiledTemplate:
             and not rendering.strict
             and _is_of_shell(placeholder, rendering.shell_names)
         ):
-            return UNDEFINED  # so is ${NAME} in capitals, and what the script sets itself
+            # so is ${NAME} in capitals, and a variable that the script sets itself
+            return UNDEFINED
         if rendering.strict or self.profile.always_strict:
             if placeholder.name not in rendering.shell_names:
                 rendering.missing.append((rendering.source, placeholder))
@@ -359,7 +358,7 @@ class CompiledTemplate:
 
 
 def unknown_text(pieces: Sequence[Piece]) -> Unknown:
-    """The text of pieces of which only a run knows some."""
+    """Join pieces of which some are unknown before a run."""
     shown = "".join(p if isinstance(p, str) else text(p.value) for p in pieces)
     return Unknown(shown, "".join(map(_least_of_piece, pieces)))
 
@@ -379,7 +378,7 @@ def _is_of_shell(placeholder: Placeholder, assigned: frozenset[str]) -> bool:
 
 
 def has_repeated(names: Sequence[str]) -> bool:
-    """Does a name, or a part of what it names, stand here twice?"""
+    """Does a name, or a part of its value, occur more than once?"""
     seen: set[str] = set()
     within: set[str] = set()
     if len(set(names)) < len(names):
@@ -412,7 +411,7 @@ def compile_text(text: str, profile: Profile) -> CompiledTemplate:
 
 
 def resolve_placeholder(part: Part, get: Getter, rendering: Rendering) -> Answer:
-    """What a placeholder holds; an error that does not know its place is given it."""
+    """Return the value of a placeholder; add its place to an error that has none."""
     try:
         return get(rendering)
     except PlaitError as error:
@@ -429,19 +428,17 @@ def output_too_long(where: Span | None) -> LimitError:
 
 
 def require_bounded(value: Json, where: Span | None = None) -> None:
-    """Refuse a tree that is small in memory, because its parts are shared, and not when it is
-    written.
-    """
+    """Refuse a tree that is small in memory (its parts are shared) but large when written."""
     try:
         size = json_size(value)
     except RecursionError:
-        return  # too deep to be written: serialising says so
+        return  # too deep to be written: the serialiser reports it
     if size > MAX_OUTPUT:
         raise output_too_long(where)
 
 
 class Budget:
-    """What the values of one place may have together: its variables, its config, its arguments."""
+    """The size limit for all values of one place: its variables, its config or its arguments."""
 
     __slots__ = ("_left",)
 
@@ -449,7 +446,7 @@ class Budget:
         self._left = MAX_OUTPUT
 
     def spend(self, value: Json, where: Span | str | None) -> None:
-        """Count one more of them."""
+        """Count one more value."""
         self._left -= json_size(value)
         if self._left < 0:
             raise values_too_long(where)
@@ -497,9 +494,9 @@ def getter(part: Placeholder | FilledPlaceholder, profile: Profile) -> Getter:
 
 
 def follow_path(value: Json, keys: tuple[str | int, ...]) -> Answer:
-    """Follow keys into maps and indexes into lists; nothing else can be entered."""
+    """Follow keys into maps and indexes into lists; other values have no parts."""
     for key in keys:
-        # The first question answers nearly always, and much faster than the second.
+        # The first test nearly always answers, and is much faster than the second.
         if value.__class__ is dict or isinstance(value, Mapping):
             value = value.get(key if isinstance(key, str) else str(key), UNDEFINED)
             if value is UNDEFINED:
@@ -537,7 +534,7 @@ def _if_known(find: Getter, placeholder: ContextPlaceholder) -> Getter:
 
 
 def is_unknown_bare(placeholder: Placeholder, names: Container[str]) -> bool:
-    """Is it `$NAME`, or `${a-b}`, of a name that is not known?  Then it is text, or the shell's."""
+    """Is it `$NAME` or `${a-b}` with an unknown name? Then it is text, or belongs to the shell."""
     if not (isinstance(placeholder, ContextPlaceholder) and placeholder.bare):
         return False
     origin = placeholder.alternatives[0].origin
@@ -592,7 +589,7 @@ def _path(path: Path) -> Getter:
         if not keys:
             return value
         found = follow_path(value, keys)
-        # What a value does not have, it may be known for: `${captured.exit_code}`.
+        # A part that the value does not have may be a fact about it: `${captured.exit_code}`.
         return rendering.lookup.fallback(path) if found is UNDEFINED else found
 
     return find
@@ -640,7 +637,7 @@ def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
         if rendering.unknown > unknown:
             return NOT_KNOWN
         if len(rendering.missing) + len(rendering.unanswered) > unanswered:
-            return UNDEFINED  # its name is not known, so neither is the file's
+            return UNDEFINED  # the file's name is not known, so its text is not known either
         return rendering.lookup.compute(kind, wanted)
 
     return find
@@ -649,11 +646,11 @@ def _make_computed_text(computed: Computed, profile: Profile) -> Getter:
 def _command(computed: Computed, profile: Profile) -> Getter:
     argument = CompiledTemplate(computed.argument, profile)
     known: list[CompiledTemplate] = []
-    """The argument without the placeholders that name variables of the command itself."""
+    """The argument, in which placeholders for variables of the command itself have become text."""
 
     def find(rendering: Rendering) -> Answer:
         if not known:
-            # Few templates run commands, and the lexer of shell text is large.
+            # Few templates run commands, and the lexer for shell text is large.
             from plait.template.shell.script_names import without_own_placeholders
 
             known.append(
@@ -701,14 +698,14 @@ def _filter(asked: Filter) -> Callable[[Json], Json]:
 
 
 _GROWING: Final = frozenset({"json", "csv", "lines", "raw", "join", "upper", "lower", "trim"})
-"""Of a text with more characters in it, they make a text that is no shorter."""
+"""For a longer text, these return a text that is not shorter."""
 _LEAVING: Final = frozenset({"opt", "path", "default"})
-"""What they make of a text has all of it in it."""
+"""The result of these contains the whole text."""
 
 
 def _made_of_unknown(value: Json, steps: Sequence[tuple[str, Callable[[Json], Json]]]) -> Unknown:
-    """What formats and filters make of what only a run knows; as much of the text as is sure stays
-    known.
+    """What formats and filters make of an unknown value; the part of its text that is certain
+    stays known.
     """
     for name, change in steps:
         least = least_text(value) if isinstance(value, Unknown) or name == "json" else ""
@@ -721,7 +718,9 @@ def _made_of_unknown(value: Json, steps: Sequence[tuple[str, Callable[[Json], Js
 
 
 def _require_short_text(value: Json, *, steps: int) -> Json:
-    """Quoting what is quoted doubles it each time: a chain of steps may not grow without end."""
+    """Quoting a quoted text doubles it each time, so the growth over a chain of steps is
+    limited.
+    """
     if steps > 1 and isinstance(value, str | Secret):
         length = len(value if isinstance(value, str) else value.reveal())
         if length > MAX_OUTPUT:
@@ -748,7 +747,9 @@ def _with_default(
 
 
 def _default_value(parts: Parts, profile: Profile) -> Getter:
-    """A default is a template of its own: its unknown names stay as written inside it."""
+    """The getter of a default, which is a template itself: its unknown names stay as written in
+    it.
+    """
     if all(isinstance(part, Text) for part in parts):
         constant = "".join(part.text for part in parts if isinstance(part, Text))
         return lambda _: constant
@@ -781,7 +782,7 @@ def _env(placeholder: EnvPlaceholder, profile: Profile) -> Getter:
     )
 
 
-# ── what to say ──────────────────────────────────────────────────────────
+# ── messages ─────────────────────────────────────────────────────────────────
 
 
 def missing_names(
@@ -791,7 +792,7 @@ def missing_names(
     *,
     is_shell: bool = False,
 ) -> MissingNamesError:
-    """One error for every missing name, with the nearest known ones."""
+    """One error for all missing names, with the nearest known ones."""
     unique = list(
         {
             (source, placeholder.name): (source, placeholder) for source, placeholder in missing
@@ -836,7 +837,7 @@ def _unknown(
     spans = [Span(source, placeholder.start, placeholder.end) for source, placeholder in unknown]
     of_kinds = {
         type(placeholder): placeholder for placeholder in reversed(wanted.values())
-    }  # all of a kind know the same
+    }  # all placeholders of one kind know the same names
     known = dict.fromkeys(
         name
         for placeholder in reversed(of_kinds.values())
@@ -854,7 +855,7 @@ def _unknown(
 def _candidate_names(
     placeholder: Placeholder, names: Mapping[str, Json], env: Mapping[str, str]
 ) -> list[str]:
-    """What a name of this kind of placeholder could have been meant to be."""
+    """The known names that a name of this kind of placeholder could mean."""
     return (
         suggested_names(names)
         if isinstance(placeholder, ContextPlaceholder)
@@ -878,11 +879,11 @@ def _available_names(
 
 
 COMPUTED: Final = ("env", "uuid")
-"""What every scope answers besides its names."""
+"""The names that every scope knows besides its own."""
 
 
 def _with_fields(names: Mapping[str, Json]) -> Iterator[str]:
-    """Every name, and of one that holds a map its fields."""
+    """Every name, and the fields of each map."""
     for name, value in names.items():
         if isinstance(name, str) and not name.endswith(FACTS):
             fields = (
@@ -910,7 +911,7 @@ def _no_value_problem(placeholder: Placeholder, source: Source) -> Problem:
 
 
 def suggested_names(names: Mapping[str, Json], *, depth: int = 3, most: int = 2000) -> list[str]:
-    """Names and dotted paths that a person may have meant."""
+    """Names and dotted paths that the author may have meant."""
     found: list[str] = []
     level = [
         (name.removesuffix(FACTS), value) for name, value in names.items() if isinstance(name, str)

@@ -1,4 +1,4 @@
-"""Conditions: JSON data that says yes or no about a document, or says why it cannot.
+"""Conditions: JSON data that is true or false for a document, or an error that says why not.
 
 A condition is empty, or one test, or one of three ways to join conditions:
 
@@ -6,15 +6,15 @@ A condition is empty, or one test, or one of three ways to join conditions:
     {all: [...]}  {any: [...]}  {not: {...}}
 
 A mistake is never a silent `false`.  The shape is read as a whole before
-anything is evaluated, so every mistake in it is reported together, each with
-its place (`all[1].not.op`).  What only the document can show (a string where a
-number is compared) is reported the same way.
+anything is evaluated, so all mistakes in it are reported together, each with
+its place (`all[1].not.op`).  A mistake that only the document shows (a string
+where a number is compared) is reported in the same way.
 
 Paths are those of templates: `a.b`, `a.0`, `a[0]`, `a["any key"]`; a negative
 index counts from the end; the empty path is the whole document.  They read map
 keys and list indexes and nothing else, and what is not there reads as null.
 
-    empty (null or {})    true, wherever it stands
+    empty (null or {})    true, at any place
     any: []   all: []     false, true
     any, all              read from the left up to the part that decides, so an
                           earlier part can guard a later one; a part that fails
@@ -69,15 +69,15 @@ COMBINATORS: Final = ("any", "all", "not")
 FIELDS: Final = ("path", "op", "value")
 
 Place: TypeAlias = tuple[str | int, ...]
-"""The way from a condition to a part of it: `("all", 1, "not", "op")`."""
+"""The path from a condition to a part of it: `("all", 1, "not", "op")`."""
 
 Locate: TypeAlias = Callable[[Place], Span | str]
-"""Says where a part stands; a loader that has spans answers with the span."""
+"""Returns the place of a part; a loader that has spans returns the span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One test: what the path leads to, put to an operator."""
+    """One test: an operator applied to the value at a path."""
 
     keys: tuple[str | int, ...]
     path: str
@@ -107,7 +107,7 @@ EMPTY: Final = AllOf(())
 
 
 def format_path(place: Place) -> str:
-    """A place as a person writes it: `all[1].not.op`."""
+    """The place in words: `all[1].not.op`."""
     text = "".join(f".{key}" if _is_plain(key) else f"[{_quote(key)}]" for key in place)
     return text.removeprefix(".") or "condition"
 
@@ -117,12 +117,12 @@ def _is_plain(key: str | int) -> bool:
 
 
 def matches(document: Json, condition: Json) -> bool:
-    """Whether the condition holds for the document; ConditionError when it means nothing."""
+    """Does the condition hold for the document? Raise ConditionError if it is not valid."""
     return compile_condition(condition)(document)
 
 
 def condition_paths(condition: Json) -> Iterator[tuple[str | int, ...]]:
-    """The way to everything that a condition without problems looks at."""
+    """The paths that a valid condition reads."""
     if not isinstance(condition, Mapping):
         return
     if "path" in condition:
@@ -132,7 +132,7 @@ def condition_paths(condition: Json) -> Iterator[tuple[str | int, ...]]:
 
 
 def compile_condition(condition: Json, *, locate: Locate = format_path) -> Callable[[Json], bool]:
-    """The condition as a function of the document: read and checked once, used often."""
+    """Compile a condition to a function of the document: read and checked once."""
     node, problems = _read(condition, locate)
     if problems:
         raise ConditionError.together(problems)
@@ -140,7 +140,7 @@ def compile_condition(condition: Json, *, locate: Locate = format_path) -> Calla
 
 
 def check(condition: Json, *, locate: Locate = format_path) -> list[Problem]:
-    """All that is wrong with a condition before any document is known."""
+    """All problems of a condition that are visible without a document."""
     try:
         return _read(condition, locate)[1]
     except LimitError as error:
@@ -156,7 +156,7 @@ def _decide(node: Node, document: Json) -> bool:
 
 
 def _holds(node: Node, document: Json, problems: list[Problem]) -> bool | None:
-    """True, false, or None for a part that has put its problem on the list."""
+    """The result of a part; None if the part has reported a problem."""
     match node:
         case AllOf(parts):
             return _first(False, parts, document, problems)
@@ -204,7 +204,7 @@ def _read(condition: Json, locate: Locate) -> tuple[Node, list[Problem]]:
 
 
 class _Reader:
-    """Reads on after a mistake; the tree means something only without problems."""
+    """Reads a condition, and continues after a mistake; only without problems the tree is valid."""
 
     def __init__(self, locate: Locate) -> None:
         self.problems: list[Problem] = []
@@ -296,7 +296,7 @@ class _Reader:
     def operand(
         self, raw: Mapping[str, Json], found: Operator | None, place: Place, depth: int
     ) -> Json:
-        """The operand, or UNDEFINED when there is none to go on with."""
+        """The operand; UNDEFINED if it is missing or wrong."""
         if "value" in raw:
             sound = self.json(raw["value"], (*place, "value"), depth)
             return raw["value"] if sound else UNDEFINED
@@ -365,14 +365,12 @@ def _suggestion(name: str, known: tuple[str, ...] | Mapping[str, object], kind: 
 
 
 def _quote(name: str | int) -> str:
-    """A name of the author's, safe to print and not too long."""
+    """A name from the author, safe to print and shortened."""
     return repr(shorten(name, MAX_SHOWN) if isinstance(name, str) else name)
 
 
 def _keys(path: str) -> tuple[str | int, ...]:
-    """A path by the grammar of templates, where the document stands in the place of the first
-    name.
-    """
+    """A path in the grammar of templates; the document takes the place of the first name."""
     if not path:
         return ()
     return parse_path(f"document{path}" if path.startswith("[") else f"document.{path}").keys

@@ -15,7 +15,8 @@ from plait.core.values import UNDEFINED, Json, Secret, Undefined, json_text, rev
 
 MAX_INTEGER_DIGITS: Final = 4000
 MAX_OUTPUT: Final = 16 << 20
-"""Characters of a text in which a value stands twice, of a tree, and of all variables of one place.
+"""The limit in characters for a text in which a value occurs twice, for a tree, and for all
+variables of one place.
 """
 
 
@@ -24,7 +25,7 @@ def _each(value: Json, change: Callable[[Json], Json]) -> Json:
 
 
 def _apply_to_text(value: Json, plain: Callable[[str], Json]) -> Json:
-    """Apply a text function; what is made of a secret is a secret."""
+    """Apply a text function; the result for a secret is a secret."""
     if isinstance(value, Secret):
         return Secret(text(plain(value.reveal())))
     return plain(text(value))
@@ -39,7 +40,7 @@ def holds_secret(value: Json) -> bool:
 
 
 def _render_value(value: Json, write: Callable[[Json, Callable[[Json], str]], str]) -> Json:
-    """Turn a whole value into text; what holds a secret becomes one."""
+    """Convert a value to text; a value that contains a secret becomes a secret."""
     if holds_secret(value):
         return Secret(write(value, reveal_text))
     return write(value, text)
@@ -70,7 +71,7 @@ def to_csv(value: Json) -> Json:
 
 
 def to_int(value: Json) -> Json:
-    """An integer: of an integer, a whole float, or decimal digits."""
+    """Convert an integer, a whole float or decimal digits to an integer."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -88,7 +89,7 @@ def to_int(value: Json) -> Json:
 
 
 def to_path(value: Json) -> Json:
-    """A path that no command can take for an option: `-x` is written `./-x`."""
+    """A path that no command reads as an option: `-x` is written `./-x`."""
     return _each(value, lambda item: _apply_to_text(item, _as_operand))
 
 
@@ -112,7 +113,7 @@ FORMATS: Final[dict[str, Callable[[Json], Json]]] = {
 
 
 def filter_paths(value: Json, pattern: str) -> Json:
-    """The paths of a list that match a glob, in which `*` stands for any characters, `/` too."""
+    """The paths in a list that match a glob, in which `*` matches any characters, also `/`."""
     paths = value if isinstance(value, list | tuple) else text(value).split("\n") if value else []
     return [path for path in paths if fnmatchcase(reveal_text(path), pattern)]
 
@@ -152,7 +153,7 @@ def _join(value: Json, separator: Json) -> Json:
 
 
 def _require_short_text(value: Json) -> None:
-    """Text that is written as JSON or CSV again and again would double each time."""
+    """Refuse a long text: written as JSON or CSV repeatedly, it would double each time."""
     plain = value.reveal() if isinstance(value, Secret) else value
     if isinstance(plain, str) and len(plain) > MAX_OUTPUT:
         raise _too_long()

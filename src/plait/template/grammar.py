@@ -57,7 +57,7 @@ MAX_DEPTH: Final = 64
 SMALL_TEXT: Final = 1 << 14
 MAX_FLAWS: Final = 100
 
-# Possessive quantifiers: none of these can backtrack. (On groups they are wrong before CPython
+# All quantifiers are possessive, so none can backtrack. (On groups they are wrong before CPython
 # 3.11.5.)
 _BRACES = lazy_pattern(r"\\[{}]|[{}]")
 _ESCAPED_BRACE = lazy_pattern(r"\\([{}])")
@@ -74,16 +74,16 @@ _NUMBER = lazy_pattern(r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _FORMAT = lazy_pattern(r"[A-Za-z_*./\[][^\s:|{}$\"'`<>;&()\\]*+")
 _BLANKS = lazy_pattern(r"[ \t\r\n]*+")
 _PLAIN_PLACEHOLDER = lazy_pattern(r"\$\{([^\W\d]\w*+(?:\.[^\W\d]\w*+)*)(?::-([^{}$\\]*+))?\}")
-# `${test-step.exit_code}`: a name with hyphens, or the shell's `${test-default}`; the scope
+# `${test-step.exit_code}` is a name with hyphens or the shell's `${test-default}`; the scope
 # decides.
 _HYPHENATED = lazy_pattern(r"\$\{[^\W\d]\w*+(?:-\w++)++(?=[.}\[:| ])")
 _HYPHENATED_NAME = lazy_pattern(r"[^\W\d]\w*+(?:-\w++)*+")
-# What only a shell can mean, seen at its first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
+# Forms that only a shell has, recognised by their first characters: ${#x} ${x%.c} ${x/a/b} ${x-d}
 _SHELL_EXPANSION = lazy_pattern(
     r"\$\{(?:[#!@*?$0-9-]|(?!(?:true|false|null)\b)[^\W\d]\w*+[-%#/^,@=+?~])"
 )
 _FILTER_WORD = lazy_pattern(r"[^\s()'\"|{}$]++")
-# Where a placeholder or an escape may begin; any other '$' or '{' is text and not worth a stop.
+# The characters that may begin a placeholder or an escape; other '$' and '{' are text.
 _DOLLAR, _BARE_DOLLAR = r"\$(?=[${])", r"\$(?=[${A-Za-z_])"
 _INPUT, _WORD_BRACE = r"\{(?=\{?input:)", r"\{(?=\{?[A-Za-z0-9_])"
 
@@ -103,7 +103,7 @@ def parse(text: str, profile: str | Profile) -> Parsed:
 
 
 def parse_path(text: str) -> Path:
-    """A path written on its own: `item.path`, `files[0]`."""
+    """Parse a path written on its own: `item.path`, `files[0]`."""
     expression = _Expression(_Scanner(text, profile_named("workflow")), 0, len(text), 0)
     root = expression._match(_HYPHENATED_NAME)
     try:
@@ -154,11 +154,11 @@ def _opener(profile_name: str) -> re.Pattern[str]:
 
 
 class _NotOurs(Exception):
-    """What stands in `${…}` belongs to the shell: keep it as text."""
+    """Raised if the text in `${…}` belongs to the shell: it stays text."""
 
 
 class _Malformed(Exception):
-    """What stands in `${…}` is neither ours nor the shell's."""
+    """Raised if the text in `${…}` belongs neither to Plait nor to the shell."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -242,8 +242,8 @@ class _Scanner:
     def _at_dollar_brace(self, at: int, end: int, depth: int) -> tuple[Part | str, int]:
         if at > self._last_brace:
             return self._never_closed(at, end)
-        # `${a.b}` and `${a.b:-text}` are most of what is written: they need neither brace pairs nor
-        # an expression.
+        # Most placeholders are `${a.b}` or `${a.b:-text}`: they need neither brace pairs nor an
+        # expression.
         if self.profile.context and (plain := _PLAIN_PLACEHOLDER.match(self.text, at, end)):
             name, default = plain.groups()
             if name not in _KEYWORDS and (self.profile.bare or not _ENV_NAME.fullmatch(name)):
@@ -274,7 +274,9 @@ class _Scanner:
         return "${", at + 2
 
     def _parse_hyphenated(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
-        """A placeholder only if its name is known, like `$NAME`; else all of it is the shell's."""
+        """A placeholder if its name is known, like `$NAME`; otherwise all of it belongs to the
+        shell.
+        """
         expression = _Expression(self, at + 2, close, depth, name=_HYPHENATED_NAME)
         with suppress(_NotOurs, _Malformed, _Unknown):
             placeholder = expression.placeholder(at)
@@ -326,8 +328,8 @@ class _Scanner:
         return None
 
     def _env_placeholder(self, at: int, close: int, depth: int) -> tuple[Part | str, int]:
-        """`${NAME}` of the config profile; any other `${…}` passes whole, `{name}` inside it
-        too.
+        """`${NAME}` of the config profile; any other `${…}` stays text as a whole, also
+        `{name}` inside it.
         """
         start = self._blank(at + 2, close)
         name = _ENV_NAME.match(self.text, start, close)
@@ -355,10 +357,10 @@ class _Scanner:
         after = self._blank(name.end(), close) if name else close
         return name is not None and (after == close or self.text.startswith((":-", ":?"), after))
 
-    # ── small things ─────────────────────────────────────────────────────
+    # ── helpers ──────────────────────────────────────────────────────────────────
 
     def _plain_path(self, dotted: str) -> tuple[Alternative, ...]:
-        """The one alternative of `a.b`, made once for all the placeholders that name it."""
+        """The single alternative of `a.b`; all placeholders of that name share it."""
         found = self._plain_paths.get(dotted)
         if found is None:
             root, *keys = dotted.split(".")
@@ -366,7 +368,7 @@ class _Scanner:
         return found
 
     def _close(self, opener: int, end: int) -> int | None:
-        """Where the brace at `opener` closes, if it does before `end`."""
+        """The position where the brace at `opener` closes, if that is before `end`."""
         if self._closers is None:
             self._closers = _brace_pairs(self.text)
         close = self._closers.get(opener)
@@ -377,7 +379,7 @@ class _Scanner:
         return found.end() if found else at
 
     def _add_malformed(self, start: int, end: int, what: str) -> None:
-        # A megabyte of openers is one mistake, not half a million.
+        # A megabyte of openers is one mistake, not half a million mistakes.
         if len(self.flaws) < MAX_FLAWS:
             fix = "write '${name.key}', or '$${' for a literal '${'"
             self.flaws.append(
@@ -400,7 +402,7 @@ class _Scanner:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A computed value whose argument is read when its placeholder is known to be one."""
+    """A computed value; its argument is read once its placeholder is known to be one."""
 
     kind: str
     start: int
@@ -408,7 +410,7 @@ class _Unread:
 
 
 class _Expression:
-    """What stands between `${` and its `}` where context placeholders are live."""
+    """Read the text between `${` and `}` in a profile with context placeholders."""
 
     def __init__(
         self,
@@ -437,8 +439,8 @@ class _Expression:
         ending = ":-" if self._accept(":-") else ":?" if self._accept(":?") else ""
         if not ending and self.at != self.close:
             self._refuse(alternatives)
-        # Templates inside are read only now.  A malformed placeholder is read again as text; reading
-        # its inside both times would double the work with every level.
+        # Templates inside are read only now. A malformed placeholder is read again as text; reading
+        # its inside both times would double the work at every level.
         read = tuple(self._read(alternative) for alternative in alternatives)
         default = (
             self.scanner.template(self.at, self.close, self.depth + 1) if ending == ":-" else None
@@ -632,10 +634,10 @@ class _Expression:
             raise _Malformed("')' is missing")
         return (value,)
 
-    # ── small things ─────────────────────────────────────────────────────
+    # ── helpers ──────────────────────────────────────────────────────────────────
 
     def _refuse(self, alternatives: list[Alternative | _Unread]) -> None:
-        """What is left cannot be read: the shell's expansion of a plain name, or nonsense."""
+        """Raise the error for an unreadable rest: an expansion of the shell, or a mistake."""
         [first, *others] = alternatives
         match first:
             case Alternative(Path(keys=()), formats=()):
@@ -707,8 +709,8 @@ _EXPANSION: Final = lazy_pattern(
 
 
 def expansions(text: str) -> Iterator[tuple[str, int, int]]:
-    """The names in `${name%.c}`, `${#name}` and their like, outside single quotes, with their
-    places.
+    """The names in `${name%.c}`, `${#name}` and similar forms outside single quotes, each with
+    its place.
     """
     for found in _EXPANSION.finditer(text):
         group = "all" if found["all"] else "part"
@@ -732,4 +734,4 @@ def _in_single_quotes(text: str, at: int) -> bool:
 
 
 BEGUN: Final = lazy_pattern(r"(?<!\$)\$\{([^}]*)\Z")
-"""A placeholder that begins in a text and does not end in it."""
+"""Matches a placeholder that begins in a text and does not end in it."""

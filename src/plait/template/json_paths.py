@@ -35,7 +35,7 @@ _QUOTED: Final = lazy_pattern(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
 class Node(Protocol):
-    """A value that was found."""
+    """A value that a query found."""
 
     @property
     def value(self) -> Any: ...
@@ -53,7 +53,7 @@ class Query:
     _compiled: _Compiled
 
     def nodes(self, document: Json, where: str | None = None) -> Iterator[Node]:
-        """What is found in a document, which is `where`; LimitError if `..` would have to go too
+        """Find the matches in a document; `where` describes it. Raise LimitError if `..` goes too
         deep.
         """
         from jsonpath_rfc9535 import JSONPathRecursionError
@@ -67,11 +67,11 @@ class Query:
 
     @property
     def is_singular(self) -> bool:
-        """Does it name one thing, by names and numbers alone?"""
+        """Does the path consist of names and numbers only, so that it matches at most one value?"""
         return _SINGULAR.fullmatch(self.text.rstrip()) is not None
 
     def leading_names(self) -> tuple[tuple[str, ...], str]:
-        """The names with which it begins, and the text behind them."""
+        """The names at its beginning, and the text after them."""
         names: list[str] = []
         end = 1
         while found := _NAME.match(self.text, end):
@@ -81,7 +81,7 @@ class Query:
 
 
 def compile_query(text: str, source: Source | None = None) -> Query:
-    """A path of RFC 9535; an error that points at what cannot be read."""
+    """Parse a path of RFC 9535; an error points at what cannot be read."""
     from jsonpath_rfc9535 import JSONPathError, JSONPathRecursionError
 
     source = source or Source("json_path", text)
@@ -100,9 +100,9 @@ def compile_query(text: str, source: Source | None = None) -> Query:
 
 
 def chooses_one_by_one(rest: str) -> bool:
-    """Can this end of a path be asked of each element of a list alone?
+    """Can this end of a path be applied to each element of a list alone?
 
-    Not by index, not by several selectors, and not if it looks back at the root.
+    Not if it uses an index or several selectors, or refers to the root.
     """
     if "$" in rest:
         return False
@@ -158,7 +158,7 @@ def _unreadable(error: Any, source: Source) -> InputError:
 
 
 def _token(error: Any) -> tuple[int, int]:
-    """From where to where the library points."""
+    """The range that an error of the library points at."""
     match getattr(error, "token", None):
         case (_, int(start), int(end)):  # 2.x
             return start, end
@@ -205,4 +205,4 @@ def _pattern(pattern: str) -> Test | None:
     try:
         return OPERATORS["regex"].build(pattern)
     except RefusedError:
-        return None  # RFC 9535: a pattern that is none matches nothing
+        return None  # RFC 9535: an invalid pattern matches nothing

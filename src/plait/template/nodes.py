@@ -21,7 +21,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class FilledPlaceholder:
-    """A placeholder with its answer; sinks look at the placeholder for formats such as `raw`."""
+    """A placeholder with its value; sinks read its formats, such as `raw`, from the placeholder."""
 
     value: Json
     start: int
@@ -172,7 +172,8 @@ Parts: TypeAlias = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class MalformedPlaceholder:
-    """Something that looks like a placeholder and is none: text when lenient, an error when strict.
+    """Text that looks like a placeholder but is not one: an error in strict mode, otherwise
+    text.
 
     A `fatal` flaw can never be meant as text (an unknown format) and is always an error.
     """

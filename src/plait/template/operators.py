@@ -26,11 +26,11 @@ MAX_SEARCH_WORK: Final = 100_000_000
 """Instructions of the pattern times bytes of text: about a second at the very worst."""
 
 Test: TypeAlias = Callable[[Json], bool]
-"""The answer about what a path leads to."""
+"""Tests the value at a path."""
 
 
 class RefusedError(Exception):
-    """A test that cannot be made; `what` completes a sentence that the catcher begins."""
+    """Raised if a test cannot be built; `what` completes a sentence of the caller."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
@@ -43,7 +43,9 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`default` is the operand when no `value` is written; UNDEFINED: one must be written."""
+    """An operator; `default` is the operand if no `value` is written. UNDEFINED: `value` is
+    required.
+    """
 
     name: str
     build: Callable[[Json], Test]
@@ -147,7 +149,7 @@ OPERATORS: Final[dict[str, Operator]] = {
 
 
 def _same(actual: Json, operand: Json) -> bool:
-    # As deep as the operand at most, which the reader has bounded.
+    # At most as deep as the operand, whose depth the reader limits.
     if type_name(actual) != type_name(operand):
         return False
     match operand:
@@ -237,7 +239,7 @@ UNSUPPORTED: Final = {
 
 
 def _pattern_error(reason: str) -> RefusedError:
-    """RE2's reason in words; its quotation of the pattern is left out, as it could be a value."""
+    """RE2's reason in words, without its quotation of the pattern, which could be a value."""
     rule, _, fragment = reason.partition(": ")
     if fragment in UNSUPPORTED:
         return RefusedError(

@@ -22,19 +22,20 @@ _VERSION: Final = lazy_pattern(r"[0-9][0-9.]*$")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A word of a command, as far as it is known."""
+    """The known part of a word of a command."""
 
     text: str
     known: bool = True
-    """This is all of it."""
+    """The word has no unknown rest."""
     may_vanish: bool = False
-    """It may become no word, or several."""
+    """It may become no word or several words."""
 
 
 def option_words(words: Sequence[Argument], *, in_shell: bool = True) -> dict[int, Command]:
-    """Which of these words, the program first, are read as options, and by which program.
+    """The words that are read as options, by position, each with its program; the program comes
+    first.
 
-    `in_shell`: a shell reads them, which has programs of its own.
+    `in_shell`: a shell reads the words, so its builtins count.
     """
     reader = _Reader(words, in_shell=in_shell)
     reader.command(0, len(words))
@@ -42,27 +43,25 @@ def option_words(words: Sequence[Argument], *, in_shell: bool = True) -> dict[in
 
 
 def takes_next_word(words: Sequence[str]) -> bool:
-    """Whether the word behind these is, for all that is known of the program, the value of an
-    option.
-    """
+    """Is the next word the value of an option, as far as the program is known?"""
     probes = [Argument(_NO_OPTION)] * _MOST_VALUES
     found = option_words([*map(Argument, words), *probes], in_shell=False)
     places = range(len(words), len(words) + _MOST_VALUES)
-    # Behind `--`, and where a program reads no more options, none of them is one.
+    # After `--`, and where a program reads no more options, none of the probes is an option.
     return places[0] not in found and any(place in found for place in places)
 
 
 _NO_OPTION: Final = "-x"
 _MOST_VALUES: Final = 3
-"""One more than an option takes: `jq --arg name value`."""
+"""One more word than an option takes at most: `jq --arg name value`."""
 
 
 def is_number(text: str) -> bool:
-    """Whether a text that begins with `-` is a number, and so no option of an unknown program."""
+    """Is a text that begins with `-` a number, which is not an option of an unknown program?"""
     return _NUMBER.fullmatch(text) is not None
 
 
-# ── commands that run the command behind them ───────────────────────────────
+# ── commands that run another command ───────────────────────────────────────
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -71,16 +70,16 @@ def word_set(words: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A command that runs the command behind it."""
+    """A command that runs the command after it."""
 
     valued: str = ""
     """Option letters that take the next word."""
     long_valued: frozenset[str] = frozenset()
     operands: int = 0
-    """Words of its own before the command."""
+    """The number of operands of its own before the command."""
     assignments: bool = False
     looks_up: str = ""
-    """Option letters with which it only looks for the command."""
+    """Option letters with which it only searches for the command."""
     code: str = ""
     """Option letters whose word is split into a command."""
     long_code: frozenset[str] = frozenset()
@@ -126,12 +125,12 @@ PREFIXES: Final[dict[str, Prefix]] = {
 
 
 def takes_next(option: str, valued: str, long_valued: frozenset[str], optional: str = "") -> bool:
-    """Whether the option's value is the next word."""
+    """Is the next word the value of the option?"""
     if option.startswith("--"):
         return option[2:] in long_valued
     for position, letter in enumerate(option[1:], start=2):
         if letter in optional:
-            return False  # the rest of the word is its value, and never the next
+            return False  # the rest of the word is the value, so the next word is not
         if letter in valued:
             return position == len(option)
     return False
@@ -150,11 +149,12 @@ class Command:
     optional: str = ""
     """Option letters whose value can only be glued to them."""
     several: Mapping[str, int] = field(default_factory=dict)
-    """Whole options that take so many words."""
+    """Whole options that take several words, each with the number of words."""
     permutes: bool = True
-    """Options are read behind operands, too."""
+    """The program also reads options after operands."""
     behind: Literal["data", "program"] = "data"
-    """Where they are not: what stands behind the first operand, data or words for another program.
+    """What the rest after the first operand is, if options are not read there: data, or the
+    words of another program.
     """
     dashes: bool = True
     """`--` ends the options."""
@@ -163,25 +163,25 @@ class Command:
     plus: bool = False
     """A word that begins with `+` is an option: `vim +cmd`."""
     only: re.Pattern[str] | None = None
-    """Nothing else is an option."""
+    """If set, only words that match are options."""
     first: bool = False
-    """The first word is options, also without a `-`: `tar xf`."""
+    """The first word holds options, also without a `-`: `tar xf`."""
     coded: str = ""
-    """Option letters with which the first operand is code, and all behind it is data."""
+    """Option letters with which the first operand is code, and all words after it are data."""
     ends: str = ""
-    """Option letters whose value ends the options, all behind it being data."""
+    """Option letters whose value ends the options; all words after it are data."""
     runs: str = ""
-    """Option letters whose value is a program, all behind it being its words."""
+    """Option letters whose value is a program; all words after it belong to that program."""
     executes: frozenset[str] = frozenset()
-    """Options behind which a command stands, up to `;` or `+`."""
+    """Options that a command follows, up to `;` or `+`."""
     subcommands: Mapping[str, Command] | None = None
-    """The first operand is one of these, and says what the rest means."""
+    """The programs of the subcommands, by first operand; each defines how the rest is read."""
     instead: str = ""
-    """What to write, if not `--`."""
+    """The advice, if it is not to write `--`."""
 
     @property
     def fix(self) -> str:
-        """How to write a value there that is no option."""
+        """How to write a value so that it is not read as an option."""
         if self.instead:
             return self.instead
         if self.dashes:
@@ -302,7 +302,7 @@ def _rows(*rows: tuple[str, Command]) -> dict[str, Command]:
     return {name: program for names, program in rows for name in names.split()}
 
 
-_PROGRAMS: Final[dict[str, Command]] = _rows(
+PROGRAMS: Final[dict[str, Command]] = _rows(
     # the shell's own
     (": true false", _NOTHING),
     ("echo", _ECHO),
@@ -477,20 +477,16 @@ _PROGRAMS: Final[dict[str, Command]] = _rows(
 
 def find_program(name: str) -> Command:
     """How a program of this name, with or without a version, reads its words."""
-    return _PROGRAMS.get(name) or _PROGRAMS.get(_VERSION.sub("", name)) or _UNKNOWN
+    return PROGRAMS.get(name) or PROGRAMS.get(_VERSION.sub("", name)) or _UNKNOWN
 
 
 def _find_file(name: str) -> Command:
-    """The same of a program that no shell has in itself."""
+    """Like `find_program`, for a program that is not built into a shell."""
     return _ECHO_FILE if name == "echo" else find_program(name)
 
 
-def all_programs() -> Mapping[str, Command]:
-    return _PROGRAMS
-
-
 class _Reader:
-    """Reads the words of a command as its programs do."""
+    """Reads the words of a command as its programs read them."""
 
     def __init__(self, words: Sequence[Argument], *, in_shell: bool) -> None:
         self.words = words
@@ -508,7 +504,7 @@ class _Reader:
             at = self.prefix(prefix, at + 1, end)
 
     def prefix(self, prefix: Prefix, at: int, end: int) -> int:
-        """Where the command behind it stands."""
+        """Return the position of the command after the prefix."""
         operands, ended = prefix.operands, False
         while at < end:
             text = self.words[at].text
@@ -516,7 +512,7 @@ class _Reader:
                 ended = True
             elif text.startswith("-") and not ended:
                 self.found[at] = _UNKNOWN
-                if self.words[at].known:  # else something is glued to it
+                if self.words[at].known:  # otherwise a value is attached to it
                     at += takes_next(
                         text, prefix.valued + prefix.code, prefix.long_valued | prefix.long_code
                     )
@@ -541,10 +537,10 @@ class _Reader:
             is_option = _is_option(word, program)
             if is_option:
                 self.found[at] = program
-            if not is_option or word.text == "-":  # standard input, which is an operand
+            if not is_option or word.text == "-":  # `-` is standard input, an operand
                 vanishes = (
                     word.may_vanish and program.subcommands is None
-                )  # what follows may be the first
+                )  # the next word may be the first operand
                 if not program.permutes and not vanishes:
                     self.behind(program, at, end, coded=coded)
                     return
@@ -558,12 +554,12 @@ class _Reader:
                 not word.text.startswith("--") and any(c in word.text for c in program.coded)
             )
             taken = self.value_count(word.text, program)
-            if taken and not word.known:  # its value is glued to it, unless that is empty
+            if taken and not word.known:  # the unknown rest is its value, unless it is empty
                 taken, dashes = 0, False
             at += 1
             for _ in range(taken):
                 if at < end and self.words[at].may_vanish:
-                    dashes = False  # what stands behind may be its value
+                    dashes = False  # the next word may be its value
                     break
                 at += 1
             if taken and last and last in program.ends:
@@ -573,7 +569,7 @@ class _Reader:
                 return
 
     def behind(self, program: Command, at: int, end: int, *, coded: bool) -> None:
-        """What the first operand means."""
+        """Read the first operand, and the words after it."""
         if program.subcommands is not None:
             word = self.words[at]
             self.program(
@@ -583,7 +579,7 @@ class _Reader:
             self.program(_UNKNOWN, at + 1, end)
 
     def value_count(self, option: str, program: Command) -> int:
-        """How many words are the option's value."""
+        """The number of words that are the option's value."""
         if option in program.several:
             return program.several[option]
         return takes_next(option, program.valued, program.long_valued, program.optional)

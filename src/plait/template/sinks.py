@@ -92,7 +92,7 @@ def render_argv(
 def render_json_value(
     template: Template, values: Values, *, strict: bool = False, env: Env = None
 ) -> Json:
-    """The filled tree; a map entry whose value is one unresolved `{name}` is gone, at any depth."""
+    """Fill a tree; map entries whose value is one unresolved `{name}` are removed, at any depth."""
     whole = template.render_checked(values, strict=strict, env=env, sealing=True)
     if template.profile.braces != "param":
         return whole
@@ -126,7 +126,7 @@ def render_env(template: Template, values: Values, *, strict: bool = False, env:
 def render_secret_env(
     template: Template, values: Values, *, strict: bool = False, env: Env = None
 ) -> tuple[str | Secret | Unknown, list[str]]:
-    """As `render_env`; what a secret is part of is one.  And the texts that make it one."""
+    """Like `render_env`, but text with a secret in it is a secret; also returns these texts."""
     pieces = template.pieces(values, strict=strict, env=env)
     if any(map(_is_unknown, pieces)):
         return unknown_text(pieces), []
@@ -171,13 +171,13 @@ def render_url(
     for index, piece in enumerate(pieces):
         if isinstance(piece, str):
             written.append(piece)
-            # The origin is judged by all that stands before, later parts by what was added.
+            # The text before decides the origin; the text added since decides later parts.
             place = (
                 _url_part("".join(written)) if place == "origin" else _later_url_part(place, piece)
             )
         elif _is_unknown(piece) and (place != "origin" or (host_from_value and index == 0)):
             written.append(_reveal_piece(piece))
-            place = "query" if place == "origin" else place  # where no value is refused
+            place = "query" if place == "origin" else place  # a query refuses no value
         elif place != "origin":
             written.append(
                 _url_encoded(piece, place, written[-1], pieces[index + 1 : index + 2], source)
@@ -194,7 +194,7 @@ def render_url(
 
 
 def is_own_text(template: Template, values: Values, *, of_author: bool = False) -> bool:
-    """Is every value in it of a trusted source, so that no data from outside is?"""
+    """Do all its values come from trusted sources, and none from outside?"""
     lookup = template.lookup(values, None)
     every = (
         placeholder
@@ -281,7 +281,7 @@ def _strip_unresolved(
 
 
 def drop_unanswered(template: Template, values: Values) -> Template | None:
-    """The template without entries that are one placeholder which nothing answers; None: nothing is
+    """The template without the entries that are one placeholder without a value; None: nothing is
     left.
 
     A request leaves such an entry out, instead of sending the placeholder as text.
@@ -308,7 +308,7 @@ def drop_unanswered(template: Template, values: Values) -> Template | None:
 
 
 def is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str]) -> bool:
-    """Is it one `{name}` and nothing else, also as the default in use, that nobody gave?"""
+    """Is it only one `{name}`, also as the default in use, that the caller did not set?"""
     match parts:
         case (ParamPlaceholder(name=name),):
             return name not in names
@@ -320,7 +320,7 @@ def is_unresolved(parts: Parts, names: Mapping[str, Json], env: Mapping[str, str
 
 
 def _url_part(written: str) -> UrlPart:
-    """Which part of the URL comes next, judged by what stands before it."""
+    """The part of the URL that follows the text before it."""
     if written.startswith(("//", "/\\")):  # a host follows, and some clients read '\' as '/'
         rest = written[2:]
     elif written.startswith("/"):
@@ -382,7 +382,7 @@ def _spreads(placeholder: Placeholder | FilledPlaceholder) -> bool:
 
 
 def original_placeholder(placeholder: Placeholder | FilledPlaceholder) -> Placeholder | None:
-    """The author's placeholder, also when an earlier stage has filled it."""
+    """The placeholder of the author, also if an earlier stage has filled it."""
     return placeholder.placeholder if isinstance(placeholder, FilledPlaceholder) else placeholder
 
 
@@ -391,13 +391,13 @@ def is_author_placeholder(
 ) -> bool:
     """Does every name in the placeholder come from a trusted source?
 
-    `of_author`: from the author alone; only then it may be an option.
+    `of_author`: only from the author, so that it may be an option.
     """
-    origin_of = getattr(lookup, "origin", None)
-    if not isinstance(placeholder, ContextPlaceholder) or origin_of is None:
+    find_origin = getattr(lookup, "origin", None)
+    if not isinstance(placeholder, ContextPlaceholder) or find_origin is None:
         return False
     roots = [getattr(alternative.origin, "root", None) for alternative in placeholder.alternatives]
-    origins = [origin_of(root) if root else None for root in roots]
+    origins = [find_origin(root) if root else None for root in roots]
     if placeholder.default is not None and not any(origins):
         return all(
             isinstance(part, Text) for part in placeholder.default
@@ -408,9 +408,7 @@ def is_author_placeholder(
 
 
 def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | None:
-    """`{name}` is replaced, `{{name}}` is a literal `{name}`; null and blank text pass as they
-    are.
-    """
+    """Replace `{name}`; `{{name}}` is a literal `{name}`; null and blank text stay as they are."""
     if template is None:
         return None
     if not isinstance(template, str):
@@ -437,7 +435,7 @@ def resolve(template: str | None, inputs: Mapping[str, Json] | None) -> str | No
 
 
 def quote_for_display(value: Json) -> str:
-    """A value as one shell word, quoted where it must be: to show a command to a person.
+    """A value as one shell word, quoted where necessary, to show a command to a person.
 
     This is not how Plait passes values to a shell: see `shell`.
     """

@@ -107,7 +107,7 @@ class Template:
         leaves = self.leaves()
         self.many = sum(leaf.compiled.placeholder_count for leaf in leaves) > FEW_PLACEHOLDERS
         self.repeated = not self.many and _has_repeated(leaves)
-        """A name stands in it more than once, so that its value is multiplied."""
+        """A name occurs more than once, so the output can be larger than the values."""
         self.counted = self.many or self.repeated
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Template:
 
     @property
     def may_grow(self) -> bool:
-        """May it become longer than the values in it, as they are written?"""
+        """May its text become longer than the values in it?"""
         return self.counted or any(leaf.compiled.may_grow for leaf in self.leaves())
 
     def leaves(self) -> list[Leaf]:
@@ -172,7 +172,7 @@ class Template:
         return value
 
     def with_root(self, root: Node) -> Template:
-        """The same for another tree, such as a part of this one."""
+        """The same template for another tree, such as a part of this one."""
         return self if root == self.root else Template(root, self.profile, self._lookup_of)
 
     def pieces(
@@ -204,7 +204,7 @@ class Template:
         stage: int,
         env: Mapping[str, str] | None = None,
     ) -> Template:
-        """Answer the placeholders of one stage; answers are never read as templates."""
+        """Answer the placeholders of one stage; an answer is never read as a template."""
         rendering = self.rendering(values, strict=False, env=env)
         root = _fill_node(self.root, stage, rendering)
         self._finish(rendering)
@@ -241,8 +241,8 @@ class Template:
         strict: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> Json:
-        """What the generated function could not answer; often enough, it is made anew and less
-        bold.
+        """Render what the generated function could not; if that happens often, generate a
+        more careful function.
         """
         self._surprises += 1
         if self._surprises == SURPRISES_UNTIL_CAUTIOUS:
@@ -262,7 +262,7 @@ class Template:
 
         sample = self.rendering(values, strict=strict, env=env)
         render = generate(self, sample, values, bold=bold)
-        # In a class of its own, because CPython finds a method faster than an attribute of an
+        # The method needs a class of its own: CPython finds a method faster than an attribute of an
         # object.
         self.__class__ = type("Template", (Template,), {"__slots__": (), "render": render})
 
@@ -291,7 +291,7 @@ def _require_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _names(values: Mapping[str, Json] | Lookup) -> Mapping[str, Json]:
-    # The first question is the faster one.
+    # The first test is the faster one.
     if values.__class__ is dict or isinstance(values, Mapping):
         return values
     if hasattr(values, "names") and hasattr(values, "fallback"):
@@ -450,7 +450,7 @@ def _with_filled_inner(
     return replace(placeholder, default=_fill_parts(placeholder.default, stage, rendering, profile))
 
 
-# ── what to say ──────────────────────────────────────────────────────────
+# ── messages ─────────────────────────────────────────────────────────────────
 
 
 def _placeholder_name(placeholder: Placeholder, source: Source) -> PlaceholderName:
@@ -473,9 +473,7 @@ def _prompt_error(rendering: Rendering) -> PromptTemplateError:
 
 
 def _warn(rendering: Rendering) -> None:
-    """Tell of each name that was not there: whoever gave the names, if it wants to know, else the
-    log.
-    """
+    """Report each missing name to the caller if it wants to know, otherwise to the log."""
     known = suggested_names(rendering.names)
     report = getattr(rendering.lookup, "report_missing", None) or _log_missed
     for count, (source, placeholder) in enumerate(rendering.unanswered):

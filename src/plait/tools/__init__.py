@@ -1,7 +1,6 @@
-"""Tools: find them, check them, bind them to what a primitive needs; start nothing.
+"""Tools: find them, check them, bind them to the input of a primitive; start nothing.
 
-Reading order: `spaces` (where files are), `beneath` (opening them safely),
-`items` and `readers` (what they say), `chain` and `rules` (what runs what),
-`trust` (who vouches), `environment`, `anchors`, `config` (what they get), and
-`invocation` (everything put together).
+Reading order: `spaces` (where files are), `headers` and `tool_file` (what they contain), `chain`
+and `chain_rules` (what runs what), `trust` (what may run), `environment`, `anchors`, `config` (what
+they get), `bind` and `invocation` (a complete call), `prepare` and `call`.
 """

@@ -1,12 +1,12 @@
 """Find the files that a tool can load: those of its folder, or of its anchor.
 
-The folder of a tool is copied with it, so `import helper` and `data.txt` beside the tool work, from
+The folder of a tool is copied with it, so `import helper` and `data.txt` beside the tool work, with
 bytes that were verified like the tool's own.
 
-An anchor is the folder from which modules are imported. A runtime declares by which marker file it
-is found (in the tool's folder, and with `search_up` in the folders above it, up to the space),
-where it lies, and which path variables get it. With an anchor, every file that could be loaded
-through it is verified before the start.
+An anchor is the folder from which modules are imported. A runtime declares the marker file that
+identifies it (in the tool's folder, and with `search_up` in the folders above, up to the space),
+the anchor's place, and the path variables that contain it. With an anchor, every file that could be
+loaded through it is verified before the start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plait.tools.tool_file import Anchor, ToolFile, VerifyDeps
 
 @dataclass(frozen=True, slots=True)
 class ActiveAnchor:
-    """An active anchor."""
+    """An anchor that applies to a tool."""
 
     anchor: Anchor
     path: str
@@ -35,8 +35,8 @@ class ActiveAnchor:
 
     @property
     def is_project(self) -> bool:
-        """Is it the project itself?  No item lies there, so only trust in the project speaks for
-        it.
+        """Is the anchor the project itself? It contains no item, so only trust in the
+        project allows it.
         """
         return self.anchor.root == "project_path"
 
@@ -77,7 +77,7 @@ def find_anchor(chain: Chain, project: str | None) -> ActiveAnchor | None:
 
 
 def marker_places(chain: Chain) -> list[str]:
-    """Every path at which a file would be a marker for the tool of a chain."""
+    """Every path at which a file would be a marker for the chain's tool."""
     declared = _find_anchor(chain)
     if declared is None:
         return []
@@ -113,13 +113,13 @@ def dependencies(
 
 
 MOST_FILES: Final = 1000
-"""In the folder of a tool, with all below it."""
+"""The limit for files in the folder of a tool and below."""
 MOST_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFolder:
-    """The files that are copied with a tool, and where they were searched."""
+    """The files that are copied with a tool, and the folders that were searched."""
 
     path: str
     files: tuple[Dependency, ...]
@@ -132,10 +132,11 @@ FUNCTION: Final = "core/primitives/function"
 
 
 def tool_folder(chain: Chain, anchored: ActiveAnchor | None) -> ToolFolder | None:
-    """Everything beside and below a tool, but what is hidden or installed; None if it comes alone.
+    """Everything beside and below a tool, except hidden and installed files; None if only the
+    tool is copied.
 
-    A tool comes alone if its file is never opened, or if it says `verify_deps: {scope:
-    tool_file}`.
+    Only the tool is copied if no program opens its file, or if it declares `verify_deps:
+    {scope: tool_file}`.
     """
     tool = chain.tool
     deps = next(
@@ -149,8 +150,9 @@ def tool_folder(chain: Chain, anchored: ActiveAnchor | None) -> ToolFolder | Non
 
 
 def is_opened(chain: Chain) -> bool:
-    """May a program get the path of the tool's file?  A function and a request get nothing but its
-    bytes.
+    """Can a program get the path of the tool's file?
+
+    A function and a request get only its bytes.
     """
     written = repr([(item.header.config, item.header.env_config) for item in chain.elements])
     return "tool_path" in written or "tool_dir" in written
@@ -175,7 +177,8 @@ def _scan_folder(
                 if entry.name not in excluded and not entry.name.startswith("__"):
                     todo.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):  # it has just gone: reading it reports that
+                # it was removed meanwhile: reading it reports that
+                with suppress(FileNotFoundError):
                     size += entry.stat(follow_symlinks=False).st_size
                 relative = os.path.relpath(entry.path, tool.space.root)
                 files.append(Dependency(entry.path, tool.space, relative))
@@ -198,7 +201,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except OSError:  # it has just gone, or may not be read: nothing of it is copied
+    except OSError:  # it was removed meanwhile, or cannot be read: none of its files are copied
         return []
 
 
@@ -206,9 +209,7 @@ _REFLECTIVE: Final = (b"__file__", b"__import__", b"__builtins__")
 
 
 def _imports_beside(tool: ToolFile) -> bool:
-    """Can a function look beside its file?  Nearly no function does, and its folder need not be
-    read then.
-    """
+    """Can a function read files beside its own? Most cannot, and then their folder is not read."""
     if any(word in tool.data for word in _REFLECTIVE):
         return True
     names = {
@@ -234,7 +235,7 @@ def _import_roots(line: bytes) -> Iterator[str]:
 
 
 def may_load_beside(anchored: ActiveAnchor | None, deps: VerifyDeps | None, tool: ToolFile) -> bool:
-    """Can the tool load files beside it, of which there may be others the next time?"""
+    """Can the tool load files beside it, so that a later call may load different ones?"""
     return deps is not None and deps.enabled and _dependency_base(anchored, deps, tool) is not None
 
 
@@ -286,8 +287,8 @@ def _find_anchor(chain: Chain) -> tuple[ToolFile, Anchor] | None:
 
 
 def _search_folders(chain: Chain, anchor: Anchor) -> Iterator[str]:
-    """The folders in which a marker counts: the tool's own, and those above it if the anchor says
-    so.
+    """The folders in which a marker counts: the tool's own, and those above if the anchor says
+    `search_up`.
     """
     folder = os.path.dirname(chain.tool.path)
     if not anchor.search_up:

@@ -17,14 +17,14 @@ from plait.tools.invocation import FunctionCall, Invocation, Verified
 
 
 def bind(call: BindRequest) -> Invocation:
-    """Everything the primitive needs, with no placeholder left."""
+    """Return everything that the primitive needs, with no placeholder left."""
     return Binding(call.chain, call.context, call.environment, call.project, call.cwd).bind(
         call.params
     )
 
 
 class Binding:
-    """A chain with its environment. It computes once what does not depend on parameters."""
+    """A chain with its environment; it computes the parts that do not depend on parameters once."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Binding:
     ) -> None:
         self._chain, self._context, self._environment = chain, context, environment
         self._project, self._cwd, self._files_beside = project, cwd, files_beside or {}
-        # `${NAME}` of the author's config; what is secret stays one.
+        # The values of `${NAME}` in the author's config; a secret stays a secret.
         self._env = {
             name: Secret(value) if name in environment.secrets else value
             for name, value in environment.lookup.items()
@@ -60,7 +60,8 @@ class Binding:
         )
 
     def bind(self, params: Mapping[str, Json]) -> Invocation:
-        # As the tool receives them: fixed ones win, `params_key` nests the rest.
+        # The parameters as the tool receives them: fixed ones win, and `params_key` nests the
+        # others.
         nested = isinstance(self._key, str) and self._key
         given = {**({self._key: dict(params)} if nested else params), **self._fixed_in_clear}
         plain = deep_copy(given, reveal=True)
@@ -82,7 +83,7 @@ class Binding:
         config = Config(
             self._chain, params=params, context=context, env=self._env, fixed=self._fixed
         )
-        # Fixed parameters win in each form: as JSON, as `{name}` and as a variable.
+        # Fixed parameters win in every form: as JSON, as `{name}` and as a variable.
         params = {**params, **self._fixed} if self._fixed else params
         call = self._call(params, context)
         match self._chain.primitive:
@@ -120,7 +121,7 @@ class Binding:
 
 
 def require_literal_code(chain: Chain) -> None:
-    """A parameter that a config fixes, and that is code, is its author's text and nothing else."""
+    """Refuse a fixed parameter that is code, unless it consists only of its author's text."""
     code = CodeParams(chain.tool.id, (item.header.config_schema for item in chain.elements))
     written = merge_config(chain).get("fixed_params") if code else None
     places = [] if written is None else code.places(compile_template(written, "config"))
@@ -170,7 +171,7 @@ _TAKES: Final = {
 
 
 def _require_known_keys(config: Config, primitive: str) -> None:
-    """A key that nothing uses and that is almost one of ours was meant to be it."""
+    """Refuse an unused key whose name is almost a known one."""
     known = _TAKES.get(primitive)
     if known is None or config.written.keys() <= EXECUTION_KEYS:
         return

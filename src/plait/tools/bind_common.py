@@ -1,4 +1,4 @@
-"""A call that is to be bound, and what primitives read of its config alike."""
+"""A call that is to be bound, and the keys of its config that primitives read in the same way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BindRequest:
     cwd: str
     """Where a process starts unless its config says otherwise."""
     files_beside: Mapping[str, Verified] = field(default_factory=dict, repr=False)
-    """What a function may import, by its path relative to the tool's folder."""
+    """Files that a function may import, by their path relative to the tool's folder."""
 
 
 def config_map(config: Config, key: str) -> Mapping[str, Json]:

@@ -56,7 +56,7 @@ def _require_no_server_options(argv: Sequence[str], config: Config, clear: Confi
     written = config.written.get("server")
     args = written.get("args") if isinstance(written, Mapping) else None
     if not isinstance(args, list) or len(args) + 1 != len(argv):
-        return  # all of it came from somewhere else
+        return  # the arguments as a whole come from a placeholder
     begun = {
         at: one
         for at, one in enumerate(args, start=1)
@@ -76,7 +76,7 @@ def _server_url_from_data(config: Config) -> bool:
     written = config.written.get("server")
     url = written.get("url") if isinstance(written, Mapping) else None
     if not isinstance(url, str):
-        return not isinstance(written, Mapping)  # the whole server came from somewhere else
+        return not isinstance(written, Mapping)  # the server as a whole comes from a placeholder
     placeholders = origin_placeholders(config.template(url))
     return any(
         placeholder.kind == "param" and config.from_caller(placeholder)

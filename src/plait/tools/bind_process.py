@@ -1,6 +1,7 @@
 """Bind a call to a process: its arguments, variables, input and folder.
 
-No value becomes code, an option or a part of the process table that everybody can read.
+No value becomes code or an option, or appears in the part of the process table that everybody can
+read.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = "\0"
 """A word with an unknown value, to test whether it would be code."""
 _HARMLESS: Final = frozenset({"--project-path", "--noprofile", "--norc"})
-"""Options of Plait's own runtimes: to load the tables of all others takes longer than to start a
-tool.
+"""Options of Plait's own runtimes that announce no code. Loading the tables for all options takes
+longer than starting a tool.
 """
 _OWN_FILE: Final = "{tool_path}"
-"""A tool that is the program's own file reads data from its standard input."""
+"""A tool whose own file is the program reads data, not code, from its standard input."""
 _OPERATOR: Final = lazy_pattern(
     r"[|&;<>]+|[0-9]*[<>]+(?:&[0-9-]+|[\w./~-]+)?|[^&|<>=?\\'\"]*;|\$\(.*|`.*", re.DOTALL
 )
-"""A word that only a shell gives a meaning: `|`, `&&`, `2>&1`, `>file`, `cd;`, `$(…`."""
+"""Matches a word that means something only to a shell: `|`, `&&`, `2>&1`, `>file`, `cd;`, `$(…`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where a process would look for its program."""
+    """The folders in which a process would search its program."""
 
     path: str
     cwd: str
@@ -85,17 +86,19 @@ def _directory(call: BindRequest, config: Config) -> str:
         raise bad_config(config, "cwd", "text", "write cwd: some/folder")
     if not written or config.has_unresolved(
         config.template(written)
-    ):  # {anchor_path} of a tool that has none
+    ):  # a tool without an anchor has no {anchor_path}
         return call.cwd
     return os.path.join(call.cwd, text(config.value("cwd")))
 
 
 def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]:
-    """`command: "echo ${X}"` without args is words of the author; a placeholder is never split."""
+    """Split `command: "echo ${X}"` without args into words, as the author wrote it; a
+    placeholder is never split.
+    """
     if has_args or not any(char.isspace() for char in command):
         return [command]
     parts = config.template(command).leaf.compiled.parts
-    # A mark stands for each placeholder, so that blanks and quotes inside it split nothing.
+    # A mark replaces each placeholder, so blanks and quotes inside it split nothing.
     marks = {
         f"\0{index}\0": command[part.start : part.end]
         for index, part in enumerate(parts)
@@ -131,9 +134,10 @@ def _command_words(command: str, config: Config, *, has_args: bool) -> list[str]
 def _argv(
     words: Sequence[Json], config: Config, clear: Config, where: _Where
 ) -> tuple[list[str], dict[str, str]]:
-    """The arguments; what a shell would read as a script gets its values by variables.
+    """Fill the arguments.
 
-    What any other interpreter would read as code holds nothing but its author's text.
+    In text that a shell reads as a script, values become variables. Text that another
+    interpreter reads as code may contain only the author's text.
     """
     argv: list[str] = []
     variables: dict[str, str] = {}
@@ -161,11 +165,11 @@ def _argv(
             continue
         if argv and code is None and config.is_gone(template):
             _require_option_value(argv, written, config)
-            continue  # it was not given
+            continue  # it has no value
         more = _words(written, config, clear)
         if not config.only_of_author(template):
             code = code or _code_at(len(argv), [*argv, *more], where)
-            # A caller who chooses the program also chooses its input.
+            # If the caller chooses the program, the caller also chooses its input.
             if code is not None and code.program not in given and code.program < len(argv):
                 raise _value_as_code(written, code, config)
             given.update(range(len(argv), len(argv) + len(more)))
@@ -177,9 +181,7 @@ def _argv(
 
 
 def _surely_data(template: Template, before: Sequence[str]) -> bool:
-    """Is it the author's program, or a path of the call itself behind nothing that could announce
-    code?
-    """
+    """Is it the author's program, or a path of the call after words that cannot announce code?"""
     if not before and all(placeholder.kind == "env" for placeholder in template.placeholders):
         return True
     return all(placeholder in CONTEXT for placeholder in template.placeholders) and all(
@@ -188,7 +190,7 @@ def _surely_data(template: Template, before: Sequence[str]) -> bool:
 
 
 def _require_option_value(argv: Sequence[str], written: Json, config: Config) -> None:
-    """An option without its value would take the next word as its value."""
+    """Refuse a missing value of an option, which would take the next word instead."""
     from plait.template.options import takes_next_word
 
     if takes_next_word(argv):
@@ -208,10 +210,11 @@ def begins_with_value(template: Template, config: Config, clear: Config) -> bool
 
 
 def require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: Config) -> None:
-    """No value is read as an option; `begun` are the words that begin with one, as they are
-    written.
+    """Refuse values that a program reads as options.
+
+    `begun`: the words that begin with a value, by position, as they are written.
     """
-    # Behind the program itself `tar` reads options without a '-'.
+    # `tar` also reads its first word as options without a '-'.
     if not any(argv[at][:1] in ("-", "+") or at == 1 for at in begun):
         return
     from plait.template.options import Argument, option_words
@@ -234,7 +237,7 @@ def require_no_options(argv: Sequence[str], begun: Mapping[int, str], config: Co
 
 
 def _code_at(place: int, argv: Sequence[str], where: _Where) -> Code | None:
-    """What reads the word at this place, or one behind it, as code."""
+    """The first word, at this place or later, that a program reads as code."""
     from plait.template.shell.rules import code_in
 
     found = [code for code in code_in(_by_real_names(argv, where)) if code.place >= place]
@@ -242,9 +245,7 @@ def _code_at(place: int, argv: Sequence[str], where: _Where) -> Code | None:
 
 
 def _by_real_names(argv: Sequence[str], where: _Where) -> list[str]:
-    """The same words, with the names of programs under which we know them: a link to bash is
-    bash.
-    """
+    """The same words with the real names of programs: a link to bash becomes bash."""
     from plait.template.shell.rules import is_interpreter, runs_another
 
     named = list(argv)
@@ -278,7 +279,9 @@ def _value_as_code(written: str, code: Code, config: Config) -> ShellRefusedErro
 
 
 def _require_no_code_input(argv: Sequence[str], config: Config, where: _Where) -> None:
-    """Raise if a caller's value is part of a program that an interpreter reads from stdin."""
+    """Raise an error if an interpreter reads its program from stdin and a caller's value is
+    part of it.
+    """
     if not config.has("input_data") or config.only_of_author(
         config.template(config.written["input_data"])
     ):
@@ -362,7 +365,7 @@ def _child_environment(call: BindRequest, config: Config) -> dict[str, str]:
 
 
 def _params_as_variables(call: BindRequest, config: Config) -> dict[str, str]:
-    """For languages in which reading JSON is a chore: plain parameters as PREFIX_NAME."""
+    """Plain parameters as variables PREFIX_NAME, for languages in which reading JSON is hard."""
     prefix = config.value("params_env")
     if not isinstance(prefix, str) or not prefix:
         return {}

@@ -23,7 +23,7 @@ from plait.tools.config import Config
 from plait.tools.invocation import HttpRetry, RequestCall
 
 _AUTH: Final = {
-    # how a request says who sends it, and the keys that it takes
+    # headers that authenticate the sender, and the keys that each takes
     "bearer": ("token", "key"),
     "api_key": ("key", "token", "header"),
     "header": ("key", "token", "header"),

@@ -1,4 +1,4 @@
-"""Call a tool and wrap its result, or say what a call would do.
+"""Call a tool and wrap its result, or describe what a call would do.
 
 A dry run takes the same steps and stops before the primitive.
 """
@@ -36,7 +36,7 @@ class ToolResult:
     chain: tuple[Mapping[str, Json], ...]
     metadata: Mapping[str, Json]
     printed: str | None = None
-    """What a process printed, letter by letter, for those who asked for text."""
+    """The exact output of a process, for callers that want text."""
 
     def record(self) -> dict[str, Json]:
         record: dict[str, Json] = {
@@ -58,11 +58,10 @@ def call_tool(
     in_clear: bool = False,
     perform: CallPrimitive | None = None,
 ) -> ToolResult:
-    """Run a tool and wrap what it gave, to be printed, journaled or logged.
+    """Run a tool and wrap its result, to be printed, journaled or logged.
 
-    `in_clear`: the data as it is, for a program that asked for it; otherwise the secrets
-    that the tool was given are masked in it.  Messages never show a secret.  `perform`: another way
-    to call the primitive than that of the toolbox.
+    `in_clear` returns the data as it is, for a program that asked for it; otherwise the secrets
+    that the tool got are masked in it. Messages never show a secret.
     """
     prepared = prepare(toolbox, item_id, params)
     began = time.monotonic()
@@ -81,7 +80,7 @@ def wrap_result(
     *,
     in_clear: bool = False,
 ) -> ToolResult:
-    """Put what a tool gave into the envelope; `in_clear` as in `call_tool`."""
+    """Put the result of a tool into the envelope; `in_clear` as in `call_tool`."""
     metadata: dict[str, Json] = {
         "duration_ms": round(duration * 1000, 3),
         "resolved_env_keys": list(prepared.ready.env_names),
@@ -119,13 +118,15 @@ def wrap_result(
 
 
 def _by_own_names(returned: PrimitiveResult, copied: Sequence[tuple[str, str]]) -> PrimitiveResult:
-    """What a tool complained of, with the names of the user's files instead of the copies that ran.
+    """The error output of a tool, with the names of the user's files instead of the copies that
+    ran.
 
-    The data of a tool that did its work is its own; that of one that failed tells of the failure.
+    The data of a tool that succeeded stays as it is; the data of a failed one describes the
+    failure.
     """
     if not copied or (returned.success and not returned.stderr):
         return returned
-    from urllib.parse import quote  # of node's stack traces, in which files are URLs
+    from urllib.parse import quote  # for stack traces of node, in which files are URLs
 
     pairs = [pair for copy, own in copied for pair in ((copy, own), (quote(copy), quote(own)))]
 
@@ -154,7 +155,9 @@ def _by_own_names(returned: PrimitiveResult, copied: Sequence[tuple[str, str]]) 
 
 
 def with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
-    """The command that approves an MCP tool, with the parameters that say which server is meant."""
+    """The same error, whose command to approve an MCP tool names the parameters that select the
+    server.
+    """
     names = prepared.invocation.chosen_by if isinstance(prepared.invocation, McpCall) else ()
     chosen = {name: prepared.params[name] for name in names if name in prepared.params}
     if not chosen or not refused.fix:
@@ -168,7 +171,7 @@ def with_parameters(refused: TrustError, prepared: PreparedCall) -> TrustError:
 
 
 def plan_call(toolbox: Toolbox, item_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """What a call would do: the seed's record, and everything that the primitive would get."""
+    """Describe what a call would do, with everything that the primitive would get."""
     prepared = prepare(toolbox, item_id, params, masked=True)
     return {
         "status": "validation_passed",

@@ -19,7 +19,7 @@ from plait.tools.spaces import Space, Spaces, ToolLocation, current_id, normaliz
 from plait.tools.tool_file import ToolFile
 
 MAX_CHAIN_DEPTH: Final = 10
-MAX_REMEMBERED: Final = 1000
+MAX_CACHED: Final = 1000
 
 PRIMITIVES: Final = (
     "core/primitives/subprocess",
@@ -30,12 +30,12 @@ PRIMITIVES: Final = (
 )
 """Terminal elements; they need no file."""
 FLOW: Final = "core/primitives/flow"
-"""It runs nothing itself: the caller performs the steps of such a tool."""
+"""This primitive runs nothing itself: the caller performs the steps of such a tool."""
 
-# ── what something rests on ──────────────────────────────────────────────
+# ── dependencies of a cached result ──────────────────────────────────────────
 
 State: TypeAlias = tuple[int, int, int, int, int]
-"""When it changed, when its contents did, inode, size, device."""
+"""Change time, modification time, inode, size and device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +44,11 @@ class StatKind:
 
     stat: Callable[[str], os.stat_result]
     whole: bool = True
-    """Must everything stay the same, or only the identity of the folder?"""
+    """True: everything must stay the same. False: only the identity of the folder must."""
 
 
 FILE: Final = StatKind(os.lstat)
-"""A file, and no link."""
+"""A file itself; a link is not followed."""
 TARGET: Final = StatKind(os.stat)
 """The entries of a folder, or the target of a link."""
 IDENTITY: Final = StatKind(os.stat, whole=False)
@@ -58,7 +58,7 @@ Place: TypeAlias = tuple[StatKind, str]
 PathState: TypeAlias = tuple[StatKind, str, State | None]
 """A place and its state; None if there was nothing."""
 
-# What changed so recently may change again within the clock's grain and look the same.
+# A file that has just changed may change again within one tick of the clock, and look the same.
 _RACY: Final = 0.1
 
 
@@ -71,8 +71,8 @@ def path_state(kind: StatKind, path: str) -> PathState:
 
 
 def is_unchanged(states: Iterable[PathState]) -> bool:
-    """Are all these paths as they were?"""
-    # In one piece, and attribute by attribute: half of what a warm call costs is spent here.
+    """Are all these paths unchanged?"""
+    # One loop with direct attribute access: half the time of a cached call is spent here.
     for kind, path, state in states:
         try:
             seen = kind.stat(path)
@@ -90,16 +90,14 @@ def is_unchanged(states: Iterable[PathState]) -> bool:
 
 
 def is_old_enough(states: Iterable[PathState], now: float) -> bool:
-    """Did all changes happen so long ago that another one would change the state?"""
+    """Are all changes so old that a new one would have another time stamp?"""
     whole = [state for kind, _, state in states if state is not None and kind.whole]
     latest = max((max(changed, modified) for changed, modified, *_ in whole), default=0)
     return now - latest / 1e9 > _RACY
 
 
 def watched_path(path: str) -> Place:
-    """Where it is seen that a file changes, goes or comes: the file, or the nearest folder
-    above.
-    """
+    """The path that shows a change of a file: the file, or the nearest existing folder above."""
     if os.path.lexists(path):
         return FILE, path
     return state_above(path)[:2]
@@ -152,7 +150,7 @@ class ChainCounts:
 
 
 class Chains:
-    """Builds chains, and remembers them.  Safe to share between threads."""
+    """Builds chains, and caches them.  Safe to share between threads."""
 
     def __init__(
         self, spaces: Spaces, items: ItemReader, *, clock: Callable[[], float] = time.time
@@ -175,13 +173,15 @@ class Chains:
         chain, seen = self._build(item_id)
         if is_old_enough(seen, self._clock()):
             with self._lock:
-                if len(self._known) >= MAX_REMEMBERED:
+                if len(self._known) >= MAX_CACHED:
                     self._known.pop(next(iter(self._known)))
                 self._known[item_id] = (chain, seen)
         return chain
 
     def require_executor(self, item: ToolFile) -> None:
-        """InputError if what runs a tool does not exist; the tool may have no place in a space."""
+        """Raise InputError if the executor of a tool does not exist; the tool may be
+        outside all spaces.
+        """
         executor = item.header.executor_id
         if executor is None or current_id(executor) in PRIMITIVES:
             return

@@ -55,7 +55,7 @@ def check_pairs(chain: Chain) -> tuple[Pair, ...]:
 
 
 def short_id(item_id: str) -> str:
-    """Runtimes and primitives by the name people use for them."""
+    """The name that people use for a runtime or primitive."""
     for prefix in ("core/runtimes/", "core/primitives/"):
         item_id = item_id.removeprefix(prefix)
     return item_id
@@ -98,7 +98,7 @@ def _io_problem(child: ToolFile, parent: ToolFile) -> Problem | None:
 
 
 def _version_problems(child: ToolFile, parent: ToolFile) -> tuple[list[Problem], str | None]:
-    """By every constraint that is about this child: for all, for its id, for a pattern of ids."""
+    """Check every constraint for this child: for all children, for its id, for a pattern of ids."""
     constraints = [
         constraint
         for pattern, constraint in parent.header.child_constraints.items()

@@ -42,7 +42,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a schema says of a parameter that is code."""
+    """The marks of a schema for a parameter that is code."""
 
     language: str
     values: str | None = None
@@ -57,7 +57,7 @@ class CodePlace:
     leaf: Leaf
     mark: Mark
     is_code: bool
-    """False: it is one placeholder whose value would have the code in it."""
+    """False: it is one placeholder whose value would contain the code."""
 
     @property
     def name(self) -> str:
@@ -80,14 +80,14 @@ class CodeParams:
         return bool(self._schemas)
 
     def places(self, template: Template) -> list[CodePlace]:
-        """Where placeholders of these parameters would become code."""
+        """The places where placeholders of these parameters would become code."""
         if not self._schemas:
             return []
         roots = [_At(schema, schema) for schema in self._schemas]
         return list(_places(template.root, roots, None, ()))
 
     def refusals(self, template: Template) -> list[Problem]:
-        """Every placeholder that is refused for any value."""
+        """The problems of all placeholders that are refused whatever their value."""
         return [
             problem for place in self.places(template) for problem in _refusals(place, self.tool_id)
         ]
@@ -107,7 +107,7 @@ NO_CODE: Final = CodeParams("", ())
 
 
 def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
-    """What is wrong with the marks of a schema, and what to write instead."""
+    """Yield problems with the marks of a schema, and what to write instead."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     names = properties if isinstance(properties, Mapping) else {}
     for part in _subschemas(schema):
@@ -136,14 +136,16 @@ def schema_slips(schema: Json) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A schema that applies somewhere, and the whole that its references lead into."""
+    """A schema that applies at a place, and the schema that its references point into."""
 
     schema: Schema
     whole: Schema
 
 
 def _subschemas(schema: Json) -> Iterator[Schema]:
-    """Every map in a schema that may be one itself; not the names of its parameters, nor data."""
+    """Yield every map in a schema that may be a schema; not the names of its parameters, and no
+    data.
+    """
     waiting: list[tuple[Json, bool]] = [(schema, True)]
     while waiting:
         value, is_schema = waiting.pop()
@@ -163,7 +165,7 @@ def _subschemas(schema: Json) -> Iterator[Schema]:
 _BY_NAME: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
-"""Keywords below which the keys are names, and the values schemas."""
+"""Keywords whose keys are names and whose values are schemas."""
 
 
 def _takes_values(schema: Json) -> bool:
@@ -175,7 +177,7 @@ def _takes_values(schema: Json) -> bool:
 
 
 def _here(schemas: Iterable[_At]) -> list[_At]:
-    """These and all that apply at the same place: references, alternatives, conditions."""
+    """These schemas and all others for the same place: references, alternatives, conditions."""
     found: dict[int, _At] = {}
     waiting = list(schemas)
     while waiting:
@@ -195,7 +197,9 @@ def _here(schemas: Iterable[_At]) -> list[_At]:
 
 
 def _resolve_reference(reference: str, whole: Schema) -> Schema:
-    """The target of a reference. If it is unknown, the whole, which has the marks of every part."""
+    """The target of a reference. If it is unknown, the whole schema, which has the marks of
+    every part.
+    """
     if not reference.startswith("#/"):
         return whole
     place: Json = whole
@@ -211,7 +215,7 @@ def _resolve_reference(reference: str, whole: Schema) -> Schema:
 
 
 def _below(schemas: Iterable[_At], step: str | int) -> list[_At]:
-    """What applies to an entry of a map, or of a list."""
+    """The schemas that apply to an entry of a map or list."""
     found: list[_At] = []
     for at in schemas:
         inner: list[Json]
@@ -237,14 +241,14 @@ def _mark(schemas: Iterable[_At]) -> Mark | None:
     marks = [at.schema for at in schemas if CODE in at.schema]
     if not marks:
         return None
-    # Where two schemas disagree, only what both bind is bound.
+    # If two schemas disagree, values are bound only if both name the same parameter.
     values = {schema.get(VALUES) for schema in marks}
     one = values.pop() if len(values) == 1 else None
     return Mark(str(marks[0][CODE]), one if isinstance(one, str) else None)
 
 
 def _mark_below(schemas: Iterable[_At]) -> Mark | None:
-    """The mark of some code that a value at this place could hold."""
+    """The mark of any code that a value at this place could contain."""
     seen: set[int] = set()
     waiting = list(schemas)
     while waiting:
@@ -331,7 +335,7 @@ def _formats(written: Placeholder | FilledPlaceholder) -> set[str]:
 def _fill_tree(
     template: Template, places: Sequence[CodePlace], values: Values, *, strict: bool
 ) -> Json:
-    """The tree, with a reference for each placeholder in code and its value beside it."""
+    """The tree, with a reference in place of each placeholder in code, and the values beside it."""
     data = Template(_without(template.root, {id(place.leaf) for place in places}), template.profile)
     lookup = template.lookup(values, None)
     filled = render_json_value(data, lookup, strict=strict)
@@ -346,7 +350,7 @@ def _fill_tree(
         holder[place.path[-1]] = code
         if bound and isinstance(
             given, Mapping
-        ):  # of anything else the tool's schema says what is wrong
+        ):  # any other type violates the tool's schema, which reports it
             filled[place.mark.values] = {**given, **bound}
     return filled
 
@@ -368,13 +372,13 @@ def _pieces(
         return own.pieces(lookup, strict=strict)
     from plait.template.shell.script import parse_script
 
-    # What the script sets itself is the script's, as in a `shell:` step.
+    # A variable that the script sets itself belongs to the script, as in a `shell:` step.
     script = parse_script(own, shell_dialect(place.mark, filled), lookup.names)
     return script.template.pieces(lookup, strict=strict, shell_names=script.assigned)
 
 
 def shell_dialect(mark: Mark, params: Json) -> Dialect:
-    """The shell that reads the code: its language, or what the parameter `shell` says."""
+    """The shell that reads the code, by its language or the parameter `shell`."""
     named = params.get("shell") if isinstance(params, Mapping) else None
     return "bash" if "bash" in (mark.language, named) else "sh"
 
@@ -405,7 +409,9 @@ def _bind_code(
 
 
 def _value_format(piece: PlacedValue, mark: Mark, lookup: Lookup) -> str:
-    """A value that may begin with '-' in the flow may do so for the tool."""
+    """The format of a value: `:opt` if it may begin with '-' in the flow, so the tool allows it
+    too.
+    """
     may = "opt" in _formats(piece.placeholder) or is_author_placeholder(
         piece.placeholder, lookup, of_author=True
     )

@@ -1,8 +1,8 @@
 """The config of a chain: merged, then filled once.
 
-Primitive first, tool last, maps merged deeply. Values that an author wrote may refer to other such
-values (`{name}`) and to the environment (`${NAME}`). They are filled in the order of their
-dependencies; a circle is an error. A caller's value is never searched for placeholders. A caller's
+Primitive first, tool last; maps are merged deeply. Values that an author wrote may refer to other
+such values (`{name}`) and to the environment (`${NAME}`). They are filled in the order of their
+dependencies; a cycle is an error. A caller's value is never searched for placeholders. A caller's
 parameter replaces a key of the same name only if the tool's schema declares it.
 """
 
@@ -19,7 +19,14 @@ from plait.core.json_schema import surely_meets, validator
 from plait.core.records import dataclass
 from plait.core.safe_files import read_below
 from plait.core.source import Source, Span
-from plait.core.values import Json, Secret, contains_unknown, deep_copy, format_given
+from plait.core.values import (
+    Json,
+    Secret,
+    contains_unknown,
+    deep_copy,
+    format_given,
+    too_deep_error,
+)
 from plait.template.compiled import Budget
 from plait.template.nodes import ParamPlaceholder, placeholders
 from plait.template.sinks import is_unresolved, render_json_value
@@ -35,9 +42,7 @@ EXECUTION_KEYS: Final = frozenset(
         "headers", "body", "auth", "retry", "max_redirects",
     }
 )  # fmt: skip
-"""Keys that say how something runs: a caller's parameters of these names reach the tool as data
-only.
-"""
+"""Keys that say how something runs: parameters of these names reach the tool only as data."""
 
 
 CONTEXT: Final = frozenset(
@@ -46,8 +51,7 @@ CONTEXT: Final = frozenset(
         "user_space", "system_space",
     }
 )  # fmt: skip
-"""Names that only the call itself gives: also one that is not set here is out of a caller's reach.
-"""
+"""Names that only the call itself sets; a caller cannot set them, even if they are unset here."""
 
 
 _OUT_OF_REACH: Final = EXECUTION_KEYS | CONTEXT
@@ -65,7 +69,7 @@ class Config:
         env: Mapping[str, Any],
         fixed: Mapping[str, Json] | None = None,
     ) -> None:
-        """`params` are the caller's; `fixed` are parameters too, but the author's word."""
+        """`params` come from the caller; `fixed` are parameters that the author has set."""
         self._plan = _find_plan(chain)
         self.written = self._plan.written
         self.env = env
@@ -87,11 +91,11 @@ class Config:
         return self._plan.template(value)
 
     def value(self, key: str, default: Json = None) -> Json:
-        """An author's key, filled; entries that stay one unresolved `{name}` are gone from maps."""
+        """Fill a key of the author; map entries that are one unresolved `{name}` are removed."""
         if not self.has(key):
             return default
         written = self.written[key]
-        if isinstance(written, int | float):  # also true and false
+        if isinstance(written, int | float):  # this includes true and false
             return written
         if written.__class__ is str and (text := self._plan.text(written)) is not None:
             return text
@@ -116,11 +120,13 @@ class Config:
         return frozenset(_param_names(self.template(self.written)))
 
     def mentions(self, name: str) -> bool:
-        """Does an author's text possibly have a placeholder of this name?"""
+        """May a text of the author have a placeholder of this name?"""
         return self._plan.mentions(name)
 
     def in_clear(self) -> Config:
-        """The same with every secret revealed: for what only the tool or its server will see."""
+        """The same config with every secret revealed, for data that only the tool or its
+        server gets.
+        """
         clear = Config.__new__(Config)
         clear._plan, clear.written, clear.where = self._plan, self.written, self.where
         clear.env = {name: _in_clear(value) for name, value in self.env.items()}
@@ -131,9 +137,7 @@ class Config:
         return clear
 
     def from_caller(self, name: str) -> bool:
-        """Does a `{name}` stand, directly or through other keys, for something that the caller
-        gave?
-        """
+        """Does a `{name}` refer, also through other keys, to a value from the caller?"""
         if name in self._leaves:
             return name not in CONTEXT
         written = self.template(self.written[name]) if name in self.written else None
@@ -143,8 +147,8 @@ class Config:
         )
 
     def may_be_option(self, template: Template) -> bool:
-        """Is every value in it the author's, or one that the tool's schema declares as an
-        option?
+        """Does every value in it come from the author, or does the tool's schema declare it
+        as an option?
         """
         return all(
             placeholder.kind == "param" and self._may_be_option(str(placeholder), set())
@@ -166,8 +170,8 @@ class Config:
         )
 
     def caller_names(self, value: Json) -> frozenset[str]:
-        """The names that a text leaves to the caller, directly or through other keys, given or
-        not.
+        """The names that a text leaves to the caller, directly or through other keys, with
+        or without a value.
         """
         return frozenset(self._find_caller_names(value, set()))
 
@@ -182,9 +186,7 @@ class Config:
                 yield name
 
     def only_of_author(self, template: Template) -> bool:
-        """Is it the author's own text, also through other keys, whatever callers and environment
-        say?
-        """
+        """Is all its text from the author, also through other keys, for every caller?"""
         return self._of_author(template, set())
 
     def _of_author(self, template: Template, seen: set[str]) -> bool:
@@ -194,7 +196,7 @@ class Config:
         )
 
     def _is_of_author(self, name: str, seen: set[str]) -> bool:
-        if name in seen:  # looked at already, or a circle, which has an error of its own
+        if name in seen:  # already checked, or a cycle, which raises its own error
             return True
         seen.add(name)
         if name in CONTEXT or self._plan.may_be_given(name):
@@ -210,7 +212,7 @@ class Config:
         )
 
     def is_gone(self, template: Template) -> bool:
-        """Is it only one `{name}` without a value, also through other keys?"""
+        """Is it a single `{name}` without a value, also through other keys?"""
         names = self.names_for(template)
         given = {
             name: value
@@ -258,7 +260,7 @@ class Config:
 
 
 class _Plan:
-    """What the authors of a chain wrote: merged once, each text compiled once."""
+    """The configs of a chain, merged once; each text is compiled once."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -293,7 +295,7 @@ class _Plan:
         return name not in self.written or name in self._declared
 
     def may_be_given(self, name: str) -> bool:
-        """The same, asked before anybody gave it: does the schema take it at all?"""
+        """Like `is_open`, before a call: does the schema accept the parameter at all?"""
         return self.is_open(name) and (name in self._declared or not self._nothing_else)
 
     def mentions(self, name: str) -> bool:
@@ -302,7 +304,7 @@ class _Plan:
         return self._mentions[name]
 
     def text(self, written: str) -> str | None:
-        """What a text without placeholders always becomes; None if it has placeholders."""
+        """The fixed value of a text without placeholders; None if it has placeholders."""
         if written in self._texts:
             return self._texts[written]
         template = self.template(written)
@@ -343,7 +345,7 @@ _MOST_TEXTS: Final = 200
 
 
 def _find_plan(chain: Chain) -> _Plan:
-    # By identity: a chain that is remembered is the same object, and to compare its contents takes
+    # By identity: a cached chain is the same object, and comparing its contents takes
     # longer.
     plan = _PLANS.get(id(chain))
     if plan is None or plan.chain is not chain:
@@ -361,7 +363,7 @@ def merge_config(chain: Chain) -> dict[str, Json]:
 
 
 def deep_merge(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:
-    """Maps are merged key by key; everything else is replaced."""
+    """Merge maps key by key; replace all other values."""
     merged = dict(below)
     for key, value in above.items():
         standing = merged.get(key)
@@ -386,7 +388,7 @@ def validate_params(
 
 
 def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
-    """As `validate_params` for a dry run, of those parameters that are known before a run."""
+    """Like `validate_params`, for the parameters that are known in a dry run."""
     schema = item.header.config_schema
     found = [] if schema is None else violations(params, schema, (item,))
     problems = [_problem(one, item) for one in found]
@@ -396,10 +398,10 @@ def validate_known_params(params: Mapping[str, Json], item: ToolFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule of a schema that parameters do not keep."""
+    """A rule of a schema that the parameters break."""
 
     path: tuple[str | int, ...]
-    """Where in the parameters; of one that is missing or unexpected, the map around it."""
+    """The place in the parameters; for a missing or unexpected one, the map around it."""
     what: str
     unexpected: tuple[str, ...] = ()
     """Names that the schema does not know."""
@@ -409,7 +411,7 @@ class Violation:
 def violations(
     params: Mapping[str, Json], schema: Mapping[str, Json], chain: Sequence[ToolFile] = ()
 ) -> list[Violation]:
-    """What a schema has against parameters, as far as they are known before a run."""
+    """The violations of a schema by parameters, as far as they are known before a run."""
     unknown = {name for name, value in params.items() if contains_unknown(value)}
     if not unknown:
         return _violations(_with_defaults(dict(params), schema), schema, chain)
@@ -417,7 +419,7 @@ def violations(
     properties = dict(declared) if isinstance(declared, Mapping) else {}
     anything: dict[str, Json] = {}
     properties |= dict.fromkeys(unknown & properties.keys(), anything)
-    # What else a schema says may be about several parameters together.
+    # Other rules of a schema may concern several parameters together.
     plain = {
         key: schema[key] for key in ("type", "required", "additionalProperties") if key in schema
     }
@@ -432,8 +434,8 @@ def with_defaults(params: Mapping[str, Json], item: ToolFile) -> dict[str, Json]
 
 
 def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> list[ToolFile]:
-    """The files that `CONFIG_RESOLVE` asks for, highest space first; read once, to be judged, then
-    used.
+    """The files that `CONFIG_RESOLVE` names, highest space first; each is read once, checked,
+    then used.
     """
     paths = dict.fromkeys(spec.path for spec in specs)
     for path in paths:
@@ -446,9 +448,7 @@ def config_files(specs: Sequence[ConfigResolve], spaces: Spaces, where: str) -> 
 
 
 def resolve_configs(specs: Sequence[ConfigResolve], files: Sequence[ToolFile]) -> Json:
-    """What `CONFIG_RESOLVE` asks for, of these files: one tree, or one by path when several are
-    named.
-    """
+    """The content that `CONFIG_RESOLVE` names: one tree, or a map by path if it names several."""
     trees = {spec.path: _resolve_spec(spec, files) for spec in specs}
     return next(iter(trees.values())) if len(specs) == 1 else trees
 
@@ -494,9 +494,7 @@ def _violations(
         return [Violation((), str(error).splitlines()[0], code="bad-schema")]
     try:
         errors = list(asked.iter_errors(plain))
-    except ValueError:  # the library goes so deep and no deeper
-        from plait.core.masking import too_deep_error
-
+    except ValueError:  # the library supports no deeper nesting
         raise too_deep_error() from None
     return [
         Violation(
@@ -509,7 +507,7 @@ def _violations(
 
 
 def _value_note(params: Json, error: Any, chain: Sequence[ToolFile]) -> str:
-    """The value that has the wrong type or is not among the choices; of a secret nothing."""
+    """The end of a message: the value with the wrong type or choice; empty for a secret."""
     name = type(error.kind).__name__.rpartition("_")[2]
     if name not in ("Type", "Enum") and name not in LIMITS:
         return ""
@@ -547,9 +545,8 @@ def _problem(violation: Violation, item: ToolFile) -> Problem:
 
 
 def describe_violation(error: Any) -> str:
-    """Which rule of a schema a value does not keep, without the value."""
-    # The library's message quotes the offending value, which may be a secret: say only what was
-    # expected.
+    """The rule of a schema that a value breaks, without the value."""
+    # The library's message quotes the wrong value, which may be a secret: name only the rule.
     kind = error.kind
     name = type(kind).__name__.rpartition("_")[2]
     match name:
@@ -570,7 +567,7 @@ def describe_violation(error: Any) -> str:
 
 
 def _with_article(name: str) -> str:
-    """The name of a type of JSON in a sentence."""
+    """The name of a JSON type, for a sentence."""
     if name == "null":
         return name
     return f"{'an' if name[0] in 'aio' else 'a'} {name}"
@@ -588,13 +585,13 @@ LIMITS: Final = {
     "MaxItems": "must have at most {} items",
     "Pattern": "must match '{}'",
 }
-"""By the kind of a violation: the rule in words."""
+"""The rule in words, by the kind of violation."""
 _COUNTS: Final = ("MinLength", "MaxLength", "MinItems", "MaxItems")
 _BOUNDS: Final = ("limit", "multiple_of", "pattern")
 
 
 def place_in(path: Sequence[str | int]) -> str:
-    """Where in a value: `a.b[0]: `, or nothing for the whole."""
+    """The place in a value: `a.b[0]: `; empty for the whole value."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(
         "."
     ) + (": " if path else "")

@@ -69,14 +69,16 @@ class DotEnv:
     """Lines that are not a variable, by number only: they may hold a secret."""
 
     def expand(self, host: Mapping[str, str]) -> dict[str, str]:
-        """The values; one may refer to those above it and to `host`, and to nothing else."""
+        """Return the values; one may refer to variables above it and to `host`, and to
+        nothing else.
+        """
         if not self.written:
             return {}
         from dotenv.variables import parse_variables
 
         values: dict[str, str] = {}
         for name, value in self.written:
-            # Not by `dotenv_values`, which looks into the environment of this process.
+            # `dotenv_values` is not used: it reads the environment of this process.
             seen = {**host, **values}
             values[name] = "".join(part.resolve(seen) for part in parse_variables(value))
         return values
@@ -102,7 +104,7 @@ class Environment:
 def read_dotenv(
     text: str, interpreters: Iterable[str], *, allowed: frozenset[str] = frozenset()
 ) -> DotEnv:
-    """Names and values by the rules of python-dotenv."""
+    """Read names and values by the rules of python-dotenv."""
     from io import StringIO
 
     from dotenv.parser import parse_stream
@@ -135,7 +137,7 @@ def resolve_environment(
     around: SearchPaths,
     context: Mapping[str, str],
 ) -> Environment:
-    """Primitive first, tool last: later elements override."""
+    """Build the environment: primitive first, tool last; later elements override."""
     child = {name: EnvValue(host[name], "fixed") for name in FIXED if name in host}
     from_file = dotenv.expand(host)
     lookup = {**from_file, **host}
@@ -193,7 +195,7 @@ def _config_values(
     for name, template in config.env.items():
         compiled = author_template(template)
         if is_unresolved(compiled.leaf.compiled.parts, context, seen):
-            continue  # as everywhere in a config: a `{name}` without a value is left out
+            continue  # as everywhere in a config, a `{name}` without a value is left out
         value = compiled.render(context, env=seen)
         text = value.reveal() if isinstance(value, Secret) else str(value)
         sources = [
@@ -210,5 +212,5 @@ def _config_values(
 
 @lru_cache(maxsize=1024)
 def author_template(text: str) -> Template:
-    """What an author wrote in a header, compiled once however often it is called."""
+    """The template of a text from a header, compiled once for all calls."""
     return compile_template(text, "config")

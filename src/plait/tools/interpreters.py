@@ -1,6 +1,6 @@
 """Find the program that runs a tool, without running anything.
 
-The search records where it looked, for its error message.
+The search records where it searched, for its error message.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from plait.core.records import dataclass, field
 from plait.tools.tool_file import Interpreter
 
 Ask = Callable[[Sequence[str]], str | None]
-"""Runs a command and gives its first line of output; comes from outside, this layer starts nothing.
+"""Runs a command and returns its first line of output. It is passed in, since this layer starts
+nothing.
 """
 
-# Where version managers keep what they install: {home} {version} {binary}.
+# Where version managers install programs: {home} {version} {binary}.
 _MANAGERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "pyenv": ("{home}/.pyenv/versions/{version}/bin/{binary}", (".python-version",)),
     "nvm": ("{home}/.nvm/versions/node/v{version}/bin/{binary}", (".nvmrc", ".node-version")),
@@ -36,7 +37,7 @@ class InterpreterPath:
 
 @dataclass(frozen=True, slots=True)
 class SearchPaths:
-    """What a search may look at."""
+    """The folders and variables that a search uses."""
 
     roots: tuple[str, ...]
     """Folders for `search_paths`; the project's only if it is trusted."""
@@ -57,7 +58,9 @@ class SearchPaths:
 
 
 def locate(interpreter: Interpreter, around: SearchPaths, *, where: str) -> InterpreterPath:
-    """The interpreter's absolute path, or an error that says where it was looked for."""
+    """Find the absolute path of the interpreter, or raise an error that lists the searched
+    places.
+    """
     looked: list[str] = []
     given = around.host.get(interpreter.var)
     if given and around.is_program(given):
@@ -152,7 +155,7 @@ def _read_versions(files: Sequence[str], around: SearchPaths) -> Iterator[str]:
 def _on_path(name: str, around: SearchPaths) -> str | None:
     if "/" in name:
         return name if around.is_program(name) else None
-    # Not from relative folders of PATH: they depend on the current folder.
+    # Skip relative folders in PATH: they depend on the current folder.
     folders = around.host.get("PATH", os.defpath).split(os.pathsep)
     places = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
     return next((path for path in places if around.is_program(path)), None)

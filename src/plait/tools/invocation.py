@@ -1,7 +1,7 @@
 """An invocation: all data that a primitive needs, without placeholders.
 
 A dry run prints it, a primitive executes it. A caller's value is in it as a leaf (stdin, a
-parameter, an argument) and is never read as a template again.
+parameter, an argument) and is never read as a template.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCall:
-    """Start a program: no shell stands between us and it."""
+    """Start a program directly, without a shell."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -38,7 +38,7 @@ class ProcessCall:
 
 @dataclass(frozen=True, slots=True)
 class HttpRetry:
-    """How often and after which pauses a request is repeated."""
+    """How often a request is repeated, and after which pauses."""
 
     attempts: int = 1
     backoff: Literal["fixed", "linear", "exponential"] = "exponential"
@@ -46,7 +46,7 @@ class HttpRetry:
     max_delay: float = 30.0
     statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
     any_method: bool = False
-    """Repeat a POST or PATCH too, although the server may have acted on the first one."""
+    """Also repeat a POST or PATCH, although the server may have acted on the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,17 @@ class RequestCall:
     retry: HttpRetry = HttpRetry()
     max_redirects: int = 0
     url_from_data: bool = False
-    """The host came from a value: private and local addresses are refused."""
+    """The host comes from a value, so private and local addresses are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A file beside a tool, as it was verified."""
+    """A verified file beside a tool."""
 
     path: str
-    """Where the user has it: the name that errors show."""
+    """The user's path of the file, which errors show."""
     file: str
-    """Where its bytes can be read again."""
+    """Where the verified bytes can be read again."""
     code: bytes = field(repr=False)
 
 
@@ -103,7 +103,7 @@ class McpServer:
     url: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     url_from_data: bool = False
-    """The host came from a value: private and local addresses are refused."""
+    """The host comes from a value, so private and local addresses are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class McpCall:
     params: Mapping[str, Json]
     limits: CallLimits = CallLimits(timeout=60.0)
     chosen_by: tuple[str, ...] = ()
-    """The caller's parameters that decide the server's command line or url, given or not."""
+    """The caller's parameters, given or not, that decide the server's command line or url."""
     meta: tuple[tuple[str, str], ...] = ()
     """Entries of `_meta`: the trace that the call belongs to."""
 
@@ -125,11 +125,11 @@ _Call = TypeVar("_Call")
 
 
 def with_trace(call: _Call, trace: tuple[tuple[str, str], ...]) -> _Call:
-    """Return an invocation that passes `traceparent` and `tracestate` on.
+    """Return an invocation that passes on `traceparent` and `tracestate`.
 
-    A process gets variables, a request headers, an MCP call `_meta`.  A request whose host a value
-    chose gets none: a trace is the business of those whom the author names.  A header that
-    the author wrote stays.  A function runs inside Plait and gets nothing.
+    A process gets variables, a request gets headers, an MCP call gets `_meta`. A request whose
+    host comes from a value gets none: a trace is only for servers that the author names. A
+    header that the author wrote stays. A function runs inside Plait and gets nothing.
     """
     match call:
         case ProcessCall():
@@ -158,7 +158,7 @@ class PrimitiveResult:
     stderr: str = ""
     duration: float = 0.0
     overflow: str | None = None
-    """The file that holds all of an output that went beyond the limit."""
+    """The file that holds the whole output if it exceeds the limit."""
     metadata: Mapping[str, Json] = field(default_factory=dict)
     printed: str | None = field(default=None, repr=False)
     """The output of a process, character by character; `data` is its meaning."""

@@ -18,7 +18,15 @@ from plait.core.hints import TYPE_CHECKING, Any, Protocol
 from plait.core.records import dataclass, field, replace
 from plait.core.safe_files import read_below
 from plait.core.secret_names import password_in
-from plait.core.values import MASK, MOST_LEVELS, Json, Secret, deep_copy, is_deeper
+from plait.core.values import (
+    MASK,
+    MOST_LEVELS,
+    Json,
+    Secret,
+    deep_copy,
+    is_deeper,
+    too_deep_error,
+)
 from plait.tools.anchors import (
     FUNCTION,
     ActiveAnchor,
@@ -38,7 +46,7 @@ from plait.tools.chain import (
     FILE,
     FLOW,
     IDENTITY,
-    MAX_REMEMBERED,
+    MAX_CACHED,
     TARGET,
     Chain,
     Chains,
@@ -78,14 +86,14 @@ if TYPE_CHECKING:
 
 
 class CallPrimitive(Protocol):
-    """Carries an invocation out; `app` knows which primitive does."""
+    """Executes an invocation; `app` knows which primitive does it."""
 
     def __call__(self, invocation: Invocation) -> PrimitiveResult: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """What calling a tool takes, made once per project and process."""
+    """Everything that a call of a tool needs; made once per project and process."""
 
     spaces: Spaces
     chains: Chains
@@ -99,19 +107,17 @@ class Toolbox:
     timeout: float | None = None
     """The caller's timeout in seconds; it overrides the author's."""
     own_project: str | None = None
-    """The user's, where tools take another folder for the project: its `.env` and its interpreters
-    count.
-    """
+    """The user's project folder, if tools use another one; its `.env` and interpreters are used."""
     clock: Callable[[], float] = time.time
     ready: ToolCache = field(
         init=False, compare=False, repr=False, default_factory=lambda: ToolCache()
     )
-    """Its own: what another host or another trust made ready is not ready here."""
+    """A cache of its own: tools prepared for another host or with other trust are not used here."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTool:
-    """A tool that only waits for its parameters: all that none of them decides."""
+    """A prepared tool: everything that does not depend on the parameters."""
 
     chain: Chain
     pairs: tuple[Pair, ...]
@@ -119,54 +125,53 @@ class PreparedTool:
     environment: Environment
     binding: Binding
     resolved: Mapping[str, Json]
-    """What the tool asks for of config/, as `resolved_config`: made of the bytes that were judged.
-    """
+    """The files of config/ that the tool names, as `resolved_config`; from the verified bytes."""
     records: tuple[Mapping[str, Json], ...]
-    """The chain, as the envelope of a result shows it."""
+    """The chain as the result's envelope shows it."""
     env_names: tuple[str, ...]
     secrets: frozenset[str] = field(repr=False)
-    """Every secret around the tool; hidden in messages, which are for people."""
+    """Every secret in the tool's environment; hidden in messages, which are for people."""
     handed: frozenset[str] = field(repr=False)
-    """Those that the tool is given: hidden in its data too, where a mask too many would be a false
-    answer.
+    """The secrets that the tool gets. They are masked in its data too, where an unnecessary
+    mask would change an answer.
     """
     rests_on: tuple[Place, ...] | None
-    """All paths that were looked at for it; None if they cannot be listed."""
+    """All paths that were read or checked while preparing; None if they cannot be listed."""
     copied: tuple[tuple[str, str], ...] = ()
-    """Folders of verified copies, each with the one that the user knows."""
+    """Folders of verified copies, each with the original folder."""
     left_out: tuple[str, ...] = ()
     """Files beside the tool that were not copied, with reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call that only has to be carried out."""
+    """A call that is ready to be executed."""
 
     ready: PreparedTool
     params: Mapping[str, Json] = field(repr=False)
-    """The caller's, with the schema's defaults."""
+    """The parameters of the caller, with the defaults of the schema."""
     environment: Environment
     invocation: Invocation
     shadowed: tuple[str, ...]
 
     @property
     def all_params(self) -> dict[str, Json]:
-        """All that the binding was given."""
+        """All parameters that the binding used."""
         return {**self.params, **self.ready.resolved}
 
     @property
     def secrets(self) -> SecretMask:
-        """The secrets around the tool; messages do not show them."""
+        """Masks every secret in the tool's environment, for messages."""
         return SecretMask(self.ready.secrets, self.params)
 
     @property
     def passed_secrets(self) -> SecretMask:
-        """What data that is shown may not show: the secrets that the tool was given."""
+        """Masks the secrets that the tool gets, for data that people see."""
         return SecretMask(self.ready.handed, self.params)
 
 
 def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
-    """One digest for all files that decide what a tool does; None of a flow, which calls other
+    """The digest of all files that decide what a tool does; None for a flow, which calls other
     tools.
     """
     chain = toolbox.chains.get(item_id)
@@ -178,14 +183,16 @@ def digest_of_tool(toolbox: Toolbox, item_id: str) -> str | None:
 
 
 def find_refused_files(toolbox: Toolbox, item_id: str) -> list[TrustDecision]:
-    """The files that a tool can load and that make it refused, its own file aside."""
+    """The files beside the tool's own that it can load and that cause its refusal."""
     deps, beside = _loadable_files(toolbox, toolbox.chains.get(item_id))
     required = (decision for item in deps if not (decision := toolbox.trust.decide(item)).allowed)
     return [*required, *toolbox.trust.find_refused(beside)]
 
 
 def _loadable_files(toolbox: Toolbox, chain: Chain) -> tuple[list[ToolFile], list[ToolFile]]:
-    """The files that a tool declares or its anchor holds, and the others of its folder."""
+    """The files that a tool declares or that are below its anchor, and the other files of its
+    folder.
+    """
     anchored = find_anchor(chain, toolbox.spaces.project)
     declared = _deps_declaration(chain)
     deps = _read_all(
@@ -203,15 +210,14 @@ def prepare(
     masked: bool = False,
     checked: bool = True,
 ) -> PreparedCall:
-    """Everything but the primitive; `masked` hides secrets, for people to see.
+    """Prepare and bind a call, but execute nothing; `masked` hides secrets, for people.
 
-    Not `checked`: the schema is not asked, for those who only want to know what a tool would reach.
+    Without `checked`, the parameters are not checked by the schema: the caller only wants to know
+    what the tool would use.
     """
     if not isinstance(params, Mapping):
         raise InputError("parameters are a map", fix='pass {"name": value}', code="wrong-type")
     if any(isinstance(one, dict | list) and is_deeper(one, MOST_LEVELS) for one in params.values()):
-        from plait.core.masking import too_deep_error
-
         raise too_deep_error()
     item_id = normalize_id(item_id)
 
@@ -233,7 +239,7 @@ def prepare(
     environment = ready.environment
     invocation = ready.binding.bind(
         given
-    )  # also before it is masked: what it refuses, a dry run refuses
+    )  # also if secrets are masked afterwards: a dry run refuses the same values
     if masked:
         environment = _mask_environment(environment)
         invocation = ready.binding.in_environment(environment).bind(deep_copy(given))
@@ -241,12 +247,12 @@ def prepare(
     if toolbox.timeout is not None:
         limits = replace(limits, timeout=toolbox.timeout)
     if isinstance(invocation, ProcessCall) and not ready.handed and not _secrets_in(params):
-        # A place for output beyond the limit; nothing masks secrets there.
+        # A folder for output beyond the limit; secrets in it would not be masked.
         folder = os.path.join(os.path.dirname(toolbox.snapshots.root), "output")
         limits = replace(limits, overflow=folder)
     if limits is not invocation.limits:
         invocation = replace(invocation, limits=limits)
-    # What a tool hides is for people only: finding the bundles of other packages takes longer than
+    # Hidden tools are shown to people only: finding the bundles of other packages takes longer than
     # a call.
     shadowed = _find_shadowed(toolbox, item_id) if masked else ()
     return PreparedCall(ready, params, environment, invocation, shadowed)
@@ -263,15 +269,16 @@ def _as_secret(value: Json) -> Json:
     return value
 
 
-# ── what no parameter decides ────────────────────────────────────────────
+# ── the part that does not depend on parameters ──────────────────────────────
 
 
 class ToolCache:
-    """Tools that were made ready, until something they rest on changes.  Safe to share between
+    """Caches prepared tools until something that they depend on changes. Safe to share between
     threads.
 
-    The first call of a tool learns what it rests on.  The second looks at all of that before it
-    reads any of it.  Those after it find nothing changed, or make the tool ready again.
+    The first call of a tool learns what it depends on. The second records the state of all of
+    that before it reads anything. Later calls find the state unchanged, or prepare the tool
+    again.
     """
 
     def __init__(self) -> None:
@@ -279,15 +286,15 @@ class ToolCache:
         self._lock = allocate_lock()
 
     def get(self, item_id: str, *, dry: bool, now: float) -> PreparedTool | None:
-        """The tool as it was made ready, if that is still true."""
+        """The prepared tool, if nothing that it depends on has changed."""
         known = self._known.get((item_id, dry))
-        # A clock that was set back could make a signature one of the future.
+        # If the clock was set back, a signature could be from the future.
         if known is None or not known.seen or now < known.when or not is_unchanged(known.seen):
             return None
         return known.ready
 
     def current_states(self, item_id: str, *, dry: bool) -> tuple[PathState, ...]:
-        """What the tool rested on when it was made ready before, as it looks now."""
+        """The present state of everything that the prepared tool depends on."""
         known = self._known.get((item_id, dry))
         places = () if known is None else known.ready.rests_on or ()
         return tuple(path_state(kind, path) for kind, path in places)
@@ -301,7 +308,7 @@ class ToolCache:
         dry: bool,
         now: float,
     ) -> None:
-        """Remember a tool that was made ready at this time, after `seen` was looked at."""
+        """Keep a tool that was prepared at this time; `seen` is the state that was read before."""
         if ready.rests_on is None:
             return
         whole = ready.rests_on == tuple((kind, path) for kind, path, _ in seen) and is_old_enough(
@@ -309,7 +316,7 @@ class ToolCache:
         )
         with self._lock:
             self._known.pop((item_id, dry), None)
-            if len(self._known) >= MAX_REMEMBERED:
+            if len(self._known) >= MAX_CACHED:
                 self._known.pop(next(iter(self._known)))
             self._known[item_id, dry] = _CachedCall(ready, seen if whole else (), now)
 
@@ -324,8 +331,9 @@ class _CachedCall:
 def _prepare_tool(
     toolbox: Toolbox, item_id: str, *, dry: bool, before_trust: Callable[[Chain], object]
 ) -> PreparedTool:
-    """Chain, rules, trust, environment; `before_trust` may refuse before a person is asked
-    anything.
+    """Prepare a tool: chain, rules, trust, environment.
+
+    `before_trust` may refuse before Plait asks a person.
     """
     now, seen = toolbox.clock(), toolbox.ready.current_states(item_id, dry=dry)
     chain = toolbox.chains.get(item_id)
@@ -338,7 +346,7 @@ def _prepare_tool(
     asked = chain.tool.header.config_resolve
     configs = config_files(asked, toolbox.spaces, chain.tool.path) if asked else []
     decisions = toolbox.trust.require([*chain.elements, *deps, *lib, *configs], running=not dry)
-    # The whole project, its `.env` and its interpreters included.
+    # True if the whole project is trusted, including its `.env` and its interpreters.
     trusted = any(decision.project_trusted for decision in decisions)
     folder = tool_folder(chain, anchored)
     found, odd = _read_beside(folder, deps, chain)
@@ -356,7 +364,8 @@ def _prepare_tool(
         ask=None if dry else toolbox.ask,
     )
     environment = _environment(toolbox, chain, anchored, context, around, project_trusted=trusted)
-    # Files beside a tool are checked again each time, and so are searches that depend on no path.
+    # Files beside a tool are checked again each time, and so are searches that do not depend on a
+    # path.
     alone = anchored is None and not may_load_beside(anchored, declared, chain.tool)
     can_cache = alone and toolbox.spaces.project is not None and None not in around.looked
     ready = PreparedTool(
@@ -372,7 +381,7 @@ def _prepare_tool(
             _directory(anchored, context),
             _importable(chain, deps, context) if chain.primitive == FUNCTION and deps else None,
         ),
-        # Also if nothing was found: a caller could otherwise give it.
+        # Set it even if nothing was found, or a caller could set it.
         resolved={"resolved_config": resolve_configs(asked, configs)} if asked else {},
         records=_records(chain),
         env_names=tuple(sorted(environment.child)),
@@ -406,29 +415,29 @@ def _places(
     context: Mapping[str, str],
     around: SearchPaths,
 ) -> Iterator[Place]:
-    """Whatever is looked at for a tool without files beside it: a change anywhere makes it ready
-    again.
+    """Yield every path that affects a tool without files beside it; if one changes, it is
+    prepared again.
     """
     yield from chain.rests_on
     yield from ((TARGET, path) for path in marker_places(chain))
     for decision in decisions:
         yield from _places_of_trust(toolbox.trust, decision)
-    for spec in chain.tool.header.config_resolve:  # also where there is none: one may come
+    for spec in chain.tool.header.config_resolve:  # also a missing file: it may be created
         yield from (
             watched_path(f"{space.root}/config/{spec.path}") for space in toolbox.spaces.all
         )
     if "tool_path" in context:
         yield IDENTITY, os.path.dirname(context["tool_path"])
-    # By itself, also if it is not there: the folder of a project changes all the time.
+    # Watch the path itself, even if it is missing: the folder of a project changes all the time.
     yield FILE, f"{toolbox.spaces.project}/.env"
     yield from ((TARGET, path) for path in around.looked if path is not None)
 
 
 def _places_of_trust(trust: Trust, decision: TrustDecision) -> Iterator[Place]:
-    """All that a decision depends on: files, the project itself, and who can write what."""
+    """Everything that a trust decision depends on: files, the project, and write access."""
     item = decision.item
     yield IDENTITY, f"{trust.project}"
-    # Who carries a signature in a comment, or came with Plait, is not asked for another beside it.
+    # A file with a signature in a comment, or a file of Plait, needs no `.sig` file beside it.
     unasked = (
         f"{item.path}.sig"
         if item.space.name == "system" or has_comment_syntax(item.extension)
@@ -445,11 +454,11 @@ def _places_of_trust(trust: Trust, decision: TrustDecision) -> Iterator[Place]:
             yield TARGET, folder
 
 
-# ── the parts of it, in order ────────────────────────────────────────────
+# ── the steps of preparing, in order ─────────────────────────────────────────
 
 
 def _deps_declaration(chain: Chain) -> VerifyDeps | None:
-    """How the first element of the chain that says it finds the files that a tool loads."""
+    """The `verify_deps` of the first element of the chain that has one."""
     return next(
         (item.header.verify_deps for item in chain.elements if item.header.verify_deps), None
     )
@@ -484,7 +493,7 @@ def _read_all(files: Sequence[Dependency], chain: Chain) -> list[ToolFile]:
 def _read_beside(
     folder: ToolFolder | None, deps: Sequence[ToolFile], chain: Chain
 ) -> tuple[list[ToolFile], dict[str, str]]:
-    """The files of a tool's folder that are not among `deps`; and what cannot be read, with the
+    """The files of a tool's folder that are not in `deps`, and the unreadable files with the
     reason.
     """
     if folder is None:
@@ -505,7 +514,7 @@ def _read_beside(
 def _importable(
     chain: Chain, files: Sequence[ToolFile], context: Mapping[str, str]
 ) -> dict[str, Verified]:
-    """The Python files of a function's folder, by their path in it."""
+    """The Python files in the folder of a function, by their path in it."""
     tool = chain.tool
     here = os.path.dirname(tool.path)
     copy = os.path.dirname(context.get("tool_path", tool.path))
@@ -527,9 +536,9 @@ def _context(
     project_trusted: bool,
     opened: bool,
 ) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """The `{name}` parameters of seed 000's table; paths lead to the verified bytes.
+    """The `{name}` parameters of seed 000's table, whose paths lead to the verified bytes.
 
-    And the folders of these bytes, each with the one that the user knows.
+    Also returns the folders of these bytes, each with the original folder.
     """
     tool = chain.tool
     system = next(space for space in toolbox.spaces.spaces if space.name == "system")
@@ -543,8 +552,7 @@ def _context(
     }
     if anchored is None and not opened:
         return context, ()
-    # Installed packages are not verified: those that a project brings count as little as the
-    # project.
+    # Installed packages are not verified: those of a project are trusted only if the project is.
     installed = project_trusted or tool.space.name != "project"
     placed = toolbox.snapshots.place(tool, anchored, deps, installed=installed)
     context["tool_path"] = placed.tool_path
@@ -561,9 +569,7 @@ def _context(
 
 
 def _knows_its_place(tool: ToolFile, files: Sequence[ToolFile]) -> bool:
-    """Could a function read files by the place of its own?  Then that is the one of the verified
-    copy.
-    """
+    """Can a function read files by its own path? Then it gets the path of the verified copy."""
     return any(b"__file__" in item.data for item in (tool, *files) if item.path.endswith(".py"))
 
 
@@ -582,8 +588,7 @@ def _environment(
     )
     if anchored is None:
         return environment
-    # From a project that is not trusted nothing may be loaded, whatever a runtime puts on its
-    # paths.
+    # From a project that is not trusted nothing may be loaded, whatever paths a runtime sets.
     paths = (
         context if project_trusted else {k: v for k, v in context.items() if k != "project_path"}
     )
@@ -593,8 +598,8 @@ def _environment(
 
 def _dotenv(toolbox: Toolbox, chain: Chain) -> DotEnv:
     project = toolbox.own_project or toolbox.spaces.project or "/"
-    # A look first: most projects have none, and to open a file safely takes longer than all else
-    # here.
+    # First check whether the file exists: most projects have none, and opening it safely takes
+    # longer than everything else here.
     contents = read_below(project, ".env") if os.path.lexists(f"{project}/.env") else None
     if contents is None:
         return DotEnv()
@@ -627,26 +632,26 @@ def _mask_environment(environment: Environment) -> Environment:
     return replace(environment, child=child, lookup=lookup)
 
 
-# ── what people and programs see ─────────────────────────────────────────
+# ── secrets in output ────────────────────────────────────────────────────────
 
 
 def _secret_names(chain: Chain, environment: Environment) -> list[str]:
-    """The secrets of the environment that the authors of a chain refer to, or at least seem to."""
+    """The secrets of the environment that the authors of a chain name, or may name."""
     headers = [item.header for item in chain.elements]
     written = repr([(header.config, header.env_config) for header in headers])
     return [name for name in environment.secrets if name in written]
 
 
 def _secret_values(environment: Environment, names: Iterable[str]) -> frozenset[str]:
-    """The variables of the tool that are secret, and what is called so in its environment."""
+    """The secret variables of the tool, and the values of these names in its environment."""
     declared = {value.value for value in environment.child.values() if value.secret}
     secrets = declared | {environment.lookup[name] for name in names if name in environment.lookup}
     return frozenset(secrets.union(filter(None, map(password_in, secrets))))
 
 
 class SecretMask:
-    """Secrets, and those among the parameters; looked for when there is something to hide them
-    in.
+    """Masks all secrets, also those among the parameters; they are found when a text must be
+    masked.
     """
 
     def __init__(self, secrets: frozenset[str], params: Mapping[str, Json]) -> None:
@@ -657,7 +662,7 @@ class SecretMask:
         return bool(self._secrets) or bool(_secrets_in(self._params))
 
     def mask_secrets(self, value: Any) -> Any:
-        """A text, or any other value, without them."""
+        """Mask the secrets in a text or another value."""
         if value is None or isinstance(value, int | float):
             return value
         secrets = self._secrets.union(_secrets_in(self._params))
@@ -665,14 +670,14 @@ class SecretMask:
             return value
         from plait.core.masking import (
             mask_value,
-        )  # slow to load, and most calls have nothing to hide
+        )  # slow to load, and most calls have no secrets
 
         return mask_value(value, _masker(secrets).mask)
 
 
 @lru_cache(maxsize=64)
 def _masker(secrets: frozenset[str]) -> Masker:
-    """Made once for all calls of a tool: to compile it takes longer than to use it."""
+    """Make the masker once for all calls of a tool: compiling it takes longer than using it."""
     from plait.core.masking import Masker
 
     return Masker(secrets)

@@ -53,7 +53,7 @@ class Room:
 
 
 class Snapshots:
-    """A cache of verified files, below a folder that only the user can write; for any number of
+    """A cache of verified files in a folder that only the user can write; safe to share between
     threads.
     """
 
@@ -72,7 +72,7 @@ class Snapshots:
         self._starting = allocate_lock()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # By a name of its own: at the end of the interpreter `os` may have gone before us.
+        # A reference of its own: when the interpreter exits, `os` may already be gone.
         if self._locks >= 0:
             close(self._locks)
 
@@ -84,8 +84,9 @@ class Snapshots:
         *,
         installed: bool = False,
     ) -> Placed:
-        """Where the copies are; `installed` if the packages beside the tool may be loaded
-        unverified.
+        """Return where the copies are.
+
+        `installed`: the packages beside the tool may be loaded without verification.
         """
         base, name = os.path.split(tool.path)
         above = anchored.path if anchored and not anchored.is_project else base
@@ -97,7 +98,7 @@ class Snapshots:
         return Placed(os.path.join(folder, name), folder, base)
 
     def place_library(self, folder: str, files: Sequence[ToolFile]) -> str:
-        """Where the copy of a runtime's library is."""
+        """Return where the copy of a runtime's library is."""
         return self._folder({os.path.relpath(item.path, folder): item for item in files}, "")
 
     def _folder(self, files: Mapping[str, ToolFile], packages: str) -> str:
@@ -149,7 +150,7 @@ class Snapshots:
             if not os.path.isdir(folder):  # another process was first: its copy is the same
                 raise
 
-    # ── who uses what ────────────────────────────────────────────────────
+    # ── copies in use ────────────────────────────────────────────────────
 
     def _use(self, folder: str) -> None:
         """Keep this copy from being removed until this process ends."""
@@ -158,16 +159,16 @@ class Snapshots:
                 self._open_locks()
             except OSError:
                 if os.path.isdir(folder):
-                    return  # where nothing can be written nothing can be removed
+                    return  # if nothing can be written here, nothing can be removed
                 raise
             _hold(self._locks, folder)
             self._used.add(folder)
         with suppress(OSError):
-            os.utime(folder)  # what was used last is removed last
+            os.utime(folder)  # the copy that was used last is removed last
 
     def _open_locks(self) -> None:
-        """Once; and again after somebody has removed the cache: others would lock another file than
-        we do.
+        """Open the lock file once, and again if the cache was removed: otherwise two processes
+        would lock different files.
         """
         if self._locks >= 0:
             if _is_at(self._locks, _lock_path(self.root)):
@@ -194,7 +195,7 @@ class Snapshots:
         copies = sorted(_find_copies(self.root))
         size = sum(copy.size for copy in copies)
         count = len(copies)
-        # A description of its own: the locks that this process holds count like those of any other.
+        # A file description of its own: locks of this process then count like those of any other.
         locks = _lock_file(self.root)
         try:
             for copy in copies:
@@ -220,7 +221,9 @@ class Snapshots:
         return True
 
     def _leftovers(self) -> Iterator[str]:
-        """What was set aside, and what a process that was killed has not finished."""
+        """Yield copies that were set aside, and unfinished copies of killed processes, to
+        remove them.
+        """
         for entry in os.scandir(self.root):
             if entry.name.startswith(".old-"):
                 yield entry.path
@@ -243,7 +246,7 @@ class _Copy:
 def _find_copies(root: str) -> Iterator[_Copy]:
     for entry in os.scandir(root):
         if not entry.name.startswith("."):
-            with suppress(FileNotFoundError):  # another process removes it just now
+            with suppress(FileNotFoundError):  # another process is removing it
                 size = sum(
                     os.lstat(os.path.join(inner, name)).st_size
                     for inner, _, files in os.walk(entry.path, followlinks=False)
@@ -253,11 +256,9 @@ def _find_copies(root: str) -> Iterator[_Copy]:
 
 
 # ── locks on single bytes ────────────────────────────────────────────────
-# They belong to the open file, not to the process (`F_OFD_SETLK`): another file that this process
-# opens and
-# closes does not drop them, and one file is enough for any number of copies.  Where there are no
-# such locks,
-# no process can have a copy alone, and none is removed.
+# These locks belong to the open file, not to the process (`F_OFD_SETLK`): they stay when this
+# process opens and closes another file, and one lock file is enough for any number of copies.
+# Without such locks, no copy can be locked exclusively, and none is removed.
 
 _SET: Final = getattr(fcntl, "F_OFD_SETLK", None)
 _SET_OR_WAIT: Final = getattr(fcntl, "F_OFD_SETLKW", None)
@@ -273,7 +274,7 @@ def _lock_file(root: str) -> int:
 
 
 def _is_at(handle: int, path: str) -> bool:
-    """Is the file that we hold still the one of that name?"""
+    """Is the open file still the one at this path?"""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:
@@ -281,8 +282,8 @@ def _is_at(handle: int, path: str) -> bool:
 
 
 def _hold(locks: int, folder: str) -> None:
-    """Share a copy; waits for one that is just being set aside, which takes no longer than a
-    rename.
+    """Take a shared lock on a copy; wait while it is being set aside, which takes no longer
+    than a rename.
     """
     if _SET_OR_WAIT is not None:
         with suppress(OSError):
@@ -290,7 +291,7 @@ def _hold(locks: int, folder: str) -> None:
 
 
 def _try_lock(locks: int, folder: str) -> bool:
-    """Lock a copy exclusively, if it is unused."""
+    """Lock a copy exclusively if no process uses it."""
     if _SET is None:
         return False
     try:
@@ -306,14 +307,16 @@ def _let_go(locks: int, folder: str) -> None:
 
 
 def _byte(kind: int, folder: str) -> bytes:
-    """The `struct flock` of the byte of a copy."""
+    """The `struct flock` for the byte of a copy."""
     from struct import pack
 
     return pack("hhqqi4x", kind, os.SEEK_SET, int(os.path.basename(folder)[:15], 16), 1, 0)
 
 
 def _sync(path: str) -> None:
-    """Before the folder gets its name: after a power cut it would be taken for complete."""
+    """Sync a folder before it gets its name: otherwise, after a power cut, an incomplete one
+    could count as complete.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -25,8 +25,9 @@ PRECEDENCE: Final[Mapping[str, int]] = {"project": 3, "user": 2, "system": 1}
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """`reader` reads the header (`READERS` in `headers/formats.py`), `comment` begins a comment.
+    """A type of tool file.
 
+    `reader` reads the header (`READERS` in `headers/formats.py`), `comment` begins a comment.
     `executor` is the usual one; an error names it.
     """
 
@@ -123,7 +124,7 @@ class Spaces:
     spaces: tuple[Space, ...]
     project: str | None = None
     bundles: Callable[[], tuple[Space, ...]] = tuple
-    """System folders of other installed packages: asked last, because finding them is slow."""
+    """System folders of other installed packages: searched last, because finding them is slow."""
 
     @property
     def all(self) -> tuple[Space, ...]:
@@ -137,12 +138,12 @@ class Spaces:
         within: Space | None = None,
         on_search: Callable[[Space, str], None] | None = None,
     ) -> ToolLocation | None:
-        """The file that answers an id, looked for from the space of `within` downwards.
+        """Find the file with an id, from the space of `within` downwards.
 
         `on_search` gets each space and id just before the file is searched there.
         """
         names = tuple(dict.fromkeys((normalize_id(item_id), current_id(item_id))))
-        # An item of `within` depends only on its own space and those below.
+        # An item of `within` depends only on its own space and those below it.
         visible = [
             space
             for space in self.spaces
@@ -154,13 +155,13 @@ class Spaces:
     def find_shadowed(
         self, found: ToolLocation, *, folder: str = "tools"
     ) -> tuple[ToolLocation, ...]:
-        """What `found` hides in spaces of lower precedence."""
+        """The files that `found` hides in spaces of lower precedence."""
         lower = [space for space in self.all if space.precedence < found.space.precedence]
         hidden = (_in_space(space, folder, found.id) for space in lower)
         return tuple(item for item in hidden if item is not None)
 
     def ids(self, *, folder: str = "tools") -> set[str]:
-        """Every id by its name alone: no file is opened, so a wrong one hides no other."""
+        """Every id, from file names alone: no file is opened, so an invalid file hides no other."""
         return {item_id for space in self.all for item_id in _ids_in(space, folder)}
 
     def missing_error(self, item_id: str, *, folder: str = "tools") -> InputError:
@@ -192,7 +193,9 @@ def _first(
 
 
 def normalize_id(item_id: str) -> str:
-    """An id in its one spelling, or an error: nothing in it can leave a space."""
+    """Return the canonical form of an id, or raise an error: an id cannot name a file outside a
+    space.
+    """
     plain = item_id.removeprefix("tool:") if isinstance(item_id, str) else ""
     if len(plain) > MAX_ID or not _is_id(plain):
         raise InputError(
@@ -205,8 +208,8 @@ def normalize_id(item_id: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_id(text: str) -> bool:
-    """Names joined by '/': ASCII letters and digits, after them '_' and '-'; '.' too, but in the
-    first.
+    """Are these names joined by '/'? A name has ASCII letters and digits, and after the first
+    character '_', '-' and, except in the first name, '.'.
     """
     if not text.isascii():
         return False
@@ -218,7 +221,7 @@ def _is_id(text: str) -> bool:
 
 
 def current_id(item_id: str) -> str:
-    """The id under which we keep what the seed documents call `rye/…`."""
+    """The id of Plait for an id that the seed documents call `rye/…`."""
     plain = normalize_id(item_id)
     if plain in _RENAMED:
         return _RENAMED[plain]
@@ -232,8 +235,8 @@ def _in_space(space: Space, folder: str, item_id: str) -> ToolLocation | None:
     found: list[ToolLocation] = []
     for extension in _extensions(folder):
         relative = f"{folder}/{item_id}{extension}"
-        # A look first: to open each of so many names safely takes much longer than to see that few
-        # exist.
+        # First check whether the path exists: most do not, and opening each safely takes much
+        # longer.
         if not os.path.lexists(f"{space.root}/{relative}"):
             continue
         if (stamp := stamp_below(space.root, relative)) is not None:

@@ -1,7 +1,8 @@
-"""Find the problems that a tool has with all parameters, and a call with all unknown values.
+"""Find problems of a tool that occur for all parameters, and of a call that occur for all unknown
+values.
 
-Nothing is started, trusted or written.  The config of the chain is bound to sample parameters,
-because only `bind` knows what a config may contain.  A problem counts only if every sample has it:
+Nothing is started, trusted or written. The config of the chain is bound to sample parameters,
+because only `bind` knows what a config may contain. A problem counts only if every sample has it:
 then no unknown value is its cause.
 """
 
@@ -23,14 +24,14 @@ from plait.tools.config import CONTEXT, EXECUTION_KEYS, Config, with_defaults
 from plait.tools.environment import Environment
 
 SAMPLES: Final[tuple[Json, ...]] = ("x", 1, {}, [])
-"""For a parameter without a type."""
+"""The samples for a parameter without a type."""
 _BY_TYPE: Final[Mapping[str, Json]] = {
     "string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None,
 }  # fmt: skip
 _OF_VALUES: Final = frozenset(
     {"secret-in-argv", "too-large", "bad-env", "url-origin", "unresolved"}
 )
-"""Codes of problems that only other values of parameters or variables would have, or would not."""
+"""Codes of problems that depend on the values of parameters or variables."""
 
 
 def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
@@ -51,7 +52,7 @@ def chain_problems(chain: Chain, project: str | None) -> list[Problem]:
 
 
 def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json]) -> list[Problem]:
-    """The problems of binding these parameters, of which some may be unknown."""
+    """The problems of binding these parameters, some of which may be unknown."""
     if chain.primitive == FLOW:
         return []
     properties = _parameter_schemas(chain)
@@ -73,7 +74,7 @@ def call_problems(chain: Chain, project: str | None, params: Mapping[str, Json])
 
 
 def schema_problem(schema: Mapping[str, Json], tool_id: str, path: str) -> Problem | None:
-    """Why a schema is not JSON Schema."""
+    """Why a schema is not valid JSON Schema; None if it is."""
     if surely_meets({}, schema):
         return None
     try:
@@ -88,7 +89,7 @@ def schema_problem(schema: Mapping[str, Json], tool_id: str, path: str) -> Probl
 
 
 def _config_problems(chain: Chain, project: str | None) -> list[Problem]:
-    """The problems that the binding has with each of the samples."""
+    """The problems that the binding has with every sample."""
     with_each = [_params(chain, sample) for sample in SAMPLES]
     return _common(chain, project, with_each, dict.fromkeys(with_each[0], ""))
 
@@ -99,8 +100,8 @@ def _common(
     with_each: Sequence[Mapping[str, Json]],
     shortest: Mapping[str, Json],
 ) -> list[Problem]:
-    """The problems with all of these parameters; what is too long is so also with the shortest
-    ones.
+    """The problems with all of these parameters; "too long" counts if the shortest parameters
+    have it too.
     """
     bound = [_binding_problems(chain, project, params) for params in with_each]
     found = [problem for what, problem in bound[0].items() if all(what in one for one in bound)]
@@ -117,7 +118,7 @@ def _binding_problems(
     folder = os.path.dirname(chain.tool.path)
     try:
         author = Config(chain, params={}, context=context, env={})
-        # Each variable that the config names could have a value where the tool is called.
+        # Each variable that the config names could have a value when the tool is called.
         named = author.template(author.written).placeholders
         variables = [str(placeholder) for placeholder in named if placeholder.kind == "env"]
         environment = Environment({}, dict.fromkeys(variables, variable))
@@ -148,7 +149,7 @@ def _parameter_schemas(chain: Chain) -> Mapping[str, Json]:
 
 
 def _params(chain: Chain, sample: Json) -> dict[str, Json]:
-    """A value for every parameter that is declared, or that the config asks for."""
+    """A value for every parameter that is declared, or that the config uses."""
     declared = _parameter_schemas(chain)
     author = Config(chain, params={}, context=_context(chain, None), env={})
     names = [

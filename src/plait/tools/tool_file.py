@@ -57,7 +57,7 @@ class EnvConfig:
     interpreter: Interpreter | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     passes: tuple[str, ...] = ()
-    """Names of the host's environment that this item wants to see."""
+    """Names of variables of the host's environment that the tool gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Anchor:
     mode: Literal["auto", "always", "never"] = "auto"
     markers_any: tuple[str, ...] = ()
     search_up: bool = False
-    """Markers are looked for in the folders above the tool's own as well, up to its space."""
+    """Markers are also searched in the folders above the tool's own, up to its space."""
     root: Literal["tool_dir", "tool_parent", "project_path"] = "tool_dir"
     lib: str = ""
     cwd: str = ""
@@ -89,7 +89,7 @@ class VerifyDeps:
 
 
 EVERY_CHILD: Final = "**"
-"""The pattern under which a constraint stands that names no child."""
+"""The pattern of a constraint that names no child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an item says about itself."""
+    """The header of an item."""
 
     executor_id: str | None = None
     version: str | None = None
@@ -114,7 +114,7 @@ class Header:
     anchor: Anchor | None = None
     verify_deps: VerifyDeps | None = None
     inputs: tuple[str, ...] = ()
-    """Those that it cannot do without."""
+    """The inputs that it requires."""
     outputs: tuple[str, ...] = ()
     child_constraints: Mapping[str, Constraint] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -122,12 +122,12 @@ class Header:
     once: bool = False
     """If it is unknown how a call ended, ask before calling again."""
     read_only: bool = False
-    """It changes nothing: what other programs are told of it."""
+    """The tool changes nothing. Other programs are told so."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFile:
-    """A tool, runtime or primitive file as it was read, once."""
+    """A tool, runtime or primitive file, as it was read once."""
 
     kind: str
     id: str
@@ -163,7 +163,7 @@ GRAPH_RUNTIME: Final = "core/runtimes/state-graph/runtime"
 GRAPH_KEYS: Final = frozenset(
     {"start", "nodes", "state", "max_steps", "max_concurrency", "on_error", "hooks", "timeout"}
 )
-"""What a tool that is a graph may have beside its header, or below `config`."""
+"""Keys that a graph may have beside its header, or below `config`."""
 ENSEMBLE_RUNTIME: Final = "core/runtimes/ensemble/runtime"
 ENSEMBLE_KEYS: Final = frozenset(
     {
@@ -172,12 +172,11 @@ ENSEMBLE_KEYS: Final = frozenset(
     }
 )  # fmt: skip
 FLOWS: Final = {"graph": (GRAPH_RUNTIME, GRAPH_KEYS), "ensemble": (ENSEMBLE_RUNTIME, ENSEMBLE_KEYS)}
-"""By its `tool_type`, a tool whose file is a flow: what runs it, and what it has beside its header.
-"""
+"""The tools whose file is a flow, by `tool_type`: the runtime, and the keys beside the header."""
 
 
 def parse_header(entries: Mapping[str, Entry], *, kind: str = "tool") -> Header:
-    """A typed header, or an error with everything that is wrong in it."""
+    """Return a typed header, or raise an error with all problems."""
     reader = _HeaderReader(entries)
     header = reader.header()
     reader.unknown(kind)
@@ -237,7 +236,8 @@ class _HeaderReader:
         if isinstance(entry.value, str):
             return entry.value
         if key == "version" and isinstance(entry.value, int) and not isinstance(entry.value, bool):
-            return str(entry.value)  # not so a float: 1.10 would become 1.1, another version
+            # but not a float: 1.10 would become 1.1, which is another version
+            return str(entry.value)
         self._wrong(entry, f"'{key}' is text", f'write {key}: "…"')
         return default
 
@@ -277,7 +277,7 @@ class _HeaderReader:
         return tuple(str(name) for name in named)
 
     def _read_required_inputs(self) -> tuple[str, ...]:
-        """All of them, but for those that say that they are not required, or have a default."""
+        """Return all inputs except those that are not required or have a default."""
         names, entry = self._names("inputs"), self.entries.get("inputs")
         value = entry.value if entry is not None else None
         listed = (
@@ -451,7 +451,7 @@ class _HeaderReader:
             constraints[child] = Constraint(**{key: str(bound) for key, bound in given.items()})
         return constraints
 
-    # ── small things ─────────────────────────────────────────────────────
+    # ── helpers ──────────────────────────────────────────────────────────
 
     def _only(
         self, entry: Entry, value: Mapping[str, Json], known: Iterable[str], place: str

@@ -1,0 +1,1 @@
+"""Items of a map on the workers of a Dask cluster. Read `backend` first."""

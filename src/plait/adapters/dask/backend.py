@@ -56,13 +56,13 @@ from plait.engine.stop import StopSignal
 __all__ = ["CLOSING_IF_SILENT", "FETCHES", "DaskBackend", "DaskRun"]
 
 AHEAD: Final = 2
-"""Short tasks per thread of a worker, so that no thread waits for the next."""
+"""Short tasks per thread of a worker, so that no thread waits for the next task."""
 SHORT: Final = 1.0
-"""Seconds of a short task; behind a longer one no task waits."""
+"""Seconds of a short task; no task waits behind a longer one."""
 TASK: Final = 0.2
 """Seconds that a task of several items should take."""
 MOST_ITEMS: Final = 64
-"""Items of one task."""
+"""The number of items in one task."""
 STALL: Final = 60.0
 """Default of `stall_timeout`: seconds that a scheduler or a worker may not respond."""
 WAIT: Final = 600.0
@@ -70,9 +70,9 @@ WAIT: Final = 600.0
 REVIEW: Final = 5.0
 """Seconds between two checks whether workers still have all tasks."""
 ALONE: Final = 2
-"""Workers that may die with an item; after that it runs alone on a worker …"""
+"""The number of workers that may die with an item; after that, it runs alone on a worker."""
 TOO_MANY: Final = 4
-"""… and after these deaths it has failed."""
+"""The number of deaths after which the item fails."""
 
 
 class DaskBackend(RemoteBackend):
@@ -87,7 +87,7 @@ class DaskBackend(RemoteBackend):
         self._packer: JobPacker | None = None
 
     def check(self, stop: StopSignal) -> None:
-        """Dask is installed, and the cluster at the address answers."""
+        """Check that Dask is installed, and that the cluster at the address answers."""
         require_dask()
         if self.address:
             with quiet(), suppress(Preempted):
@@ -150,16 +150,16 @@ class DaskRun:
         self._run: RunContext = map_run.ctx.run
         self._connection = Connection(cluster, packer, self._run, map_run.ctx.path, patience)
         self._again: deque[WorkItem] = deque()
-        """Items to send before others."""
+        """Items that are sent before others, because they must run again."""
         self._tasks = Tasks()
         self._replies = Replies(self._connection, self._tasks, self._again.extend)
         self._wait = wait
         self._prefix = f"plait-{uuid.uuid4().hex[:12]}"
         self._numbers = 0
         self._deaths: Counter[str] = Counter()
-        """By item: workers that died while they may have run it."""
+        """The number of workers that died while they may have run an item, by item."""
         self._pace: float | None = None
-        """Seconds that an item takes."""
+        """Seconds per item."""
         self._reviewed = 0.0
         self._error: BaseException | None = None
         self._exhausted = False
@@ -172,7 +172,7 @@ class DaskRun:
             self._connection, self._packer, self._run, job, self._lose_tasks, wait=self._wait
         )
         if not self._connection.open():
-            return  # the run is to stop
+            return  # the run must stop
         try:
             self._until_all_ended()
         finally:
@@ -211,7 +211,7 @@ class DaskRun:
         self._review()
         if self._error is not None:
             return bool(self._tasks.running)  # lost items are not sent again
-        # Workers check the time, too, but there may be none, or a stuck one.
+        # Workers check the time too, but there may be none, or they may be stuck.
         end = self._map_run.ctx.ends_at()
         grace = seconds_to_stop() if self._tasks.running else 0
         if end is not None and time.monotonic() > end + grace:
@@ -237,7 +237,7 @@ class DaskRun:
     def _take_worker(
         self, free: dict[str, int], works: list[WorkItem], sent: Set[str]
     ) -> str | None:
-        """The worker with most room; for a suspect item one without tasks."""
+        """Return the worker with the most room; for a suspect item, one without tasks."""
         if self._is_suspect(works):
             busy = self._tasks.busy_workers() | sent
             idle = next((one for one in free if one not in busy), None)
@@ -278,7 +278,7 @@ class DaskRun:
         return max(1, min(int(TASK / max(self._pace, 1e-4)), per_slot, MOST_ITEMS))
 
     def _next_batch(self, most: int) -> list[WorkItem]:
-        """The next items; a suspect one comes alone."""
+        """Return the next items; a suspect item comes alone."""
         works: list[WorkItem] = []
         while len(works) < most and (work := self._next_item()) is not None:
             if self._is_suspect([work]):
@@ -290,7 +290,7 @@ class DaskRun:
         return works
 
     def _next_item(self) -> WorkItem | None:
-        """The next item without a recorded outcome; the others are finished at once."""
+        """Return the next item without a recorded outcome; the others are finished at once."""
         if self._again:
             return self._again.popleft()
         while not self._exhausted:
@@ -388,7 +388,7 @@ class DaskRun:
     # ── lost tasks, workers and schedulers ───────────────────────────────
 
     def _review(self) -> None:
-        """Send again what stuck workers have, and what no worker has."""
+        """Send again the items of stuck workers, and the items that no worker has."""
         pause = min(REVIEW, self._connection.patience / 4)
         old = self._tasks.older_than(pause)
         if not (old or self._workers.stuck) or time.monotonic() - self._reviewed < pause:
@@ -415,13 +415,13 @@ class DaskRun:
         return heartbeats, {key for keys in client.processing().values() for key in keys}
 
     def _leave(self, worker: str) -> None:
-        """A stuck worker may wake up: its tasks are cancelled, because others get its items."""
+        """Cancel the tasks of a stuck worker, which may wake up: other workers get its items."""
         futures = [task.future for task in self._tasks.of_worker(worker)]
         self._workers.remove_lost(worker)
         TimedCall(partial(self._connection.client.cancel, futures, force=True))
 
     def _lose_tasks(self, worker: str, threads: int) -> None:
-        """A worker is gone: its items are sent again, unless too many workers died with them."""
+        """Send the items of a lost worker again, unless too many workers died with them."""
         self._replies.drop(worker)
         for number, task in enumerate(self._tasks.take_worker(worker)):
             if number < threads:  # the others had not begun
@@ -446,7 +446,9 @@ class DaskRun:
         self._finished(work, outcome)
 
     def _reconnect(self) -> None:
-        """The scheduler is gone with all its tasks: items that are not recorded are sent again."""
+        """Reconnect after the scheduler is gone with all its tasks; items that are not
+        recorded are sent again.
+        """
         for task in self._tasks.take_all():
             self._again += task.works
         self._replies.clear()
@@ -454,7 +456,7 @@ class DaskRun:
         self._connection.reopen()
 
     def _cancel(self) -> None:
-        """Stop all items; when this returns, their processes are gone, or the grace is over."""
+        """Stop all items; on return, their processes are gone, or the grace is over."""
         tasks = self._tasks.take_all()
         if not tasks:
             return

@@ -1,7 +1,7 @@
 """A Dask cluster, our own or at an address: find it, fetch results, stop its workers.
 
-Nothing here waits for ever. Before a client connects, we check that a scheduler of Dask listens at
-the address: a client would wait without end for a server that accepts and never responds.
+Nothing here waits forever. Before a client connects, we check that a Dask scheduler listens at the
+address: a client would wait without end for a server that accepts and never responds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plait.core.records import dataclass, field
 from plait.engine.stop import StopSignal
 
 POLL: Final = 0.05
-"""Seconds between two checks whether something else is more urgent."""
+"""Seconds between two checks for something more urgent."""
 
 
 class NoAnswer(Exception):
@@ -29,7 +29,7 @@ class NoAnswer(Exception):
 
 
 class Preempted(Exception):
-    """A caller stopped waiting, because something else is more urgent."""
+    """A caller stopped waiting, because there is something more urgent."""
 
 
 def _never() -> bool:
@@ -43,20 +43,20 @@ class TimedCall:
         self._function = function
         self._over = threading.Event()
         self.value: Any = None
-        """The result, once it is over …"""
+        """The result, when the call is over."""
         self.error: BaseException | None = None
-        """… or the exception."""
+        """The exception, if the call raised one."""
         threading.Thread(target=self._make, name="plait-call", daemon=True).start()
 
     def _make(self) -> None:
         try:
             self.value = self._function()
-        except BaseException as error:  # `answer` raises it in the thread of its caller
+        except BaseException as error:  # `answer` raises it in the caller's thread
             self.error = error
         self._over.set()
 
     def is_over(self, seconds: float = 0.0, *, should_preempt: Callable[[], bool] = _never) -> bool:
-        """Whether it has ended, now or within so many seconds."""
+        """Has it ended, now or within this number of seconds?"""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._over.wait(min(POLL, left)):
             if should_preempt():
@@ -64,7 +64,9 @@ class TimedCall:
         return self._over.is_set()
 
     def answer(self, seconds: float, *, should_preempt: Callable[[], bool] = _never) -> Any:
-        """The result or the exception of the call; NoAnswer if it takes longer, then ask again."""
+        """Return the result or raise the exception of the call; NoAnswer if it takes
+        longer; it may be called again.
+        """
         if not self.is_over(seconds, should_preempt=should_preempt):
             raise Preempted if should_preempt() else NoAnswer
         if self.error is not None:
@@ -79,7 +81,7 @@ DIRECT: Final = 2.0
 DASK_LOGGERS: Final = frozenset({"asyncio", "distributed", "tornado"})
 SILENT: Final = 100
 """A log level above all others."""
-NOBODY_THERE: Final = (
+NO_SCHEDULER: Final = (
     "look whether its scheduler runs, and can be reached from this host; or run elsewhere: "
     "--backend"
 )
@@ -90,7 +92,7 @@ ShouldPreempt = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a fetch: all replies, or the keys that are missing, or an error."""
+    """The result of a fetch: all replies, the missing keys, or an error."""
 
     replies: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     missing: frozenset[str] = frozenset()
@@ -112,7 +114,7 @@ class Cluster:
         return f"dask://{self.address}" if self.address else "dask"
 
     def client(self, seconds: float = CONNECT, *, should_preempt: ShouldPreempt) -> Any:
-        """A connected client; an InputError if there is no cluster."""
+        """Return a connected client; raise an InputError if there is no cluster."""
         if not self.is_ours:
             self._await(
                 lambda: _require_dask_server(self.scheduler, seconds), seconds, should_preempt
@@ -125,7 +127,7 @@ class Cluster:
     def _await(
         self, function: Callable[[], Any], seconds: float, should_preempt: ShouldPreempt
     ) -> Any:
-        # A second longer than its own timeout, because its error says more.
+        # A second longer than its own timeout, because its error is more precise.
         call = TimedCall(function)
         if not call.is_over(seconds + 1.0, should_preempt=should_preempt) and should_preempt():
             raise Preempted
@@ -133,14 +135,15 @@ class Cluster:
             return call.value
         raise InputError(
             f"there is no Dask cluster at {self.display_name}: {_reason(call.error)}",
-            fix=NO_ADDRESS if isinstance(call.error, ValueError) else NOBODY_THERE,
+            fix=NO_ADDRESS if isinstance(call.error, ValueError) else NO_SCHEDULER,
             code="no-cluster",
         )
 
     def fetch(self, client: Any, keys: list[str], done: Callable[[Fetched], None]) -> None:
         """Fetch the results of tasks; `done` is called in a thread of Dask, if at all.
 
-        Not by `client.gather`: it waits for ever for a lost result, and keeps back the others.
+        `client.gather` is not used: it waits forever for a lost result, and keeps back the
+        others.
         """
         from tornado.gen import convert_yielded
 
@@ -185,7 +188,7 @@ def _fetch_result(over: Any) -> Fetched:
 
 
 def _require_dask_server(address: str, seconds: float) -> None:
-    """OSError unless a server at the address responds like Dask."""
+    """Raise OSError unless a server at the address responds like Dask."""
     from distributed import security, utils
     from distributed.comm import core
 
@@ -196,7 +199,7 @@ def _require_dask_server(address: str, seconds: float) -> None:
     runner = make_runner()
     runner.start()
     try:
-        # Dask's own timeout covers the connection only, not the handshake.
+        # Dask's own timeout covers only the connection, not the handshake.
         limits = {"timeout": seconds * 0.75, "callback_timeout": seconds}
         found: Any = utils.sync(runner.loop, core.connect, address, **limits, **settings)
         runner.run_sync(found.close)
@@ -205,7 +208,9 @@ def _require_dask_server(address: str, seconds: float) -> None:
 
 
 def _require_host(address: str) -> None:
-    """OSError for an unknown host: Dask would retry until its timeout, and report that."""
+    """Raise OSError for an unknown host: Dask would retry until its timeout, and then report
+    that.
+    """
     from socket import gaierror, getaddrinfo
 
     from distributed.comm import addressing
@@ -249,7 +254,7 @@ def open_cluster(address: str, parallel: int) -> Iterator[Cluster]:
 
     settings: Any = config.set(
         {"distributed.worker.profile.enabled": False}
-    )  # not used, and it costs time
+    )  # not used, and takes time
     workers = max(1, min(parallel, len(os.sched_getaffinity(0))))
     make: Any = LocalCluster
     with (
@@ -317,7 +322,7 @@ class StopChannels(Protocol):
 
 
 def stop_workers(workers: Iterable[str], ways: StopChannels, stop: StopSignal) -> list[str]:
-    """Stop the items of workers; returns the workers that did not confirm it in time."""
+    """Stop the items of workers; return the workers that did not confirm it in time."""
     return _Stopping(set(workers), ways, stop).wait_for_stop()
 
 
@@ -329,7 +334,7 @@ class _Stopping:
         self._hurried = stop.at_once
         self._ask: Callable[[], Mapping[str, object]] = self._through_scheduler
         self._asked: dict[tuple[str, bool], TimedCall] = {}
-        """By worker and urgency: calls that may still return."""
+        """Calls that may still return, by worker and urgency."""
 
     def wait_for_stop(self) -> list[str]:
         until = time.monotonic() + (AT_ONCE if self._hurried else seconds_to_stop())
@@ -373,5 +378,5 @@ class _Stopping:
 
 
 def _has_stopped(count: object) -> bool:
-    """It runs no item, or is gone: its processes end with it."""
+    """Does the worker run no item, or is it gone? Its processes end with it."""
     return count == 0 or (isinstance(count, RemoteError) and count.is_a(OSError))

@@ -21,11 +21,11 @@ from plait.engine.backend import JobPacker
 from plait.engine.context import RunContext
 
 QUIET: Final = 5.0
-"""Seconds without a response, after which a note says that we wait."""
+"""Seconds without a response until a note says that the run waits."""
 CLOSING: Final = 2.0
 """Seconds for the last calls to a cluster."""
 CLOSING_IF_SILENT: Final = 0.2
-"""The same, if its scheduler does not respond."""
+"""The same, if the scheduler does not respond."""
 POLL: Final = 0.1
 """Seconds between two attempts to reconnect."""
 
@@ -48,12 +48,14 @@ class Connection:
         self._run = run
         self._path = path
         self._is_silent = False
-        """The scheduler did not respond when workers had to stop: last calls do not wait."""
+        """The scheduler did not respond when workers had to stop, so last calls do not wait."""
 
     # ── opening and closing ──────────────────────────────────────────────
 
     def open(self) -> bool:
-        """False if the run is to stop. A scheduler that is gone since `check` may come back."""
+        """Connect; False if the run must stop. A scheduler that disappeared since `check`
+        may come back.
+        """
         try:
             self._connect(CONNECT)
         except Preempted:
@@ -83,7 +85,7 @@ class Connection:
         self._comm = self.client.scheduler_comm
 
     def _wait_for_scheduler(self) -> bool:
-        """False if the run is to stop."""
+        """Wait for the scheduler; False if the run must stop."""
         self.note(f"the scheduler at {self.cluster.display_name} is gone; waiting for it")
         until = time.monotonic() + self.patience
         while not self._run.stop.is_set():
@@ -108,9 +110,10 @@ class Connection:
     # ── calls ────────────────────────────────────────────────────────────
 
     def ask(self, function: Callable[[], Any]) -> Any:
-        """A call to the scheduler.
+        """Call the scheduler.
 
-        Preempted if the run stops or the scheduler was restarted; SchedulerLost if it is gone.
+        Raises Preempted if the run stops or the scheduler was restarted, and SchedulerLost
+        if it is gone.
         """
         call = TimedCall(function)
         try:
@@ -130,7 +133,7 @@ class Connection:
                 code="no-cluster",
             ) from None
         except (OSError, AttributeError, RuntimeError):
-            # A client that has just lost its scheduler raises any of these.
+            # A client that has just lost its scheduler may raise any of these.
             if isinstance(call.error, OSError) or self.is_other_scheduler():
                 raise SchedulerLost from None
             raise
@@ -139,20 +142,22 @@ class Connection:
         return self._run.stop.is_set() or self.is_other_scheduler()
 
     def is_other_scheduler(self) -> bool:
-        """Whether the client lost its scheduler; it may have found one that has no tasks of ours."""
+        """Has the client lost its scheduler? It may have found another one, which has none
+        of our tasks.
+        """
         return self.client.scheduler_comm is not self._comm
 
     def run_on_workers(
         self, workers: list[str] | None, function: Callable[..., object], *args: object
     ) -> dict[str, Any]:
-        """By worker: the masked result of a function."""
+        """Call a function on workers; return its masked result by worker."""
         results = self.client.run(function, *args, workers=workers, on_error="return")
         return {worker: self.mask(one) for worker, one in results.items()}
 
     def run_unmasked(
         self, workers: list[str], function: Callable[..., object], *args: object
     ) -> dict[str, Any]:
-        """The same without masking: to compare results, not to show them."""
+        """The same without masking, for results that are compared and not shown."""
         results = self.client.run(function, *args, workers=workers, on_error="return")
         return {worker: mask_reply(one, str) for worker, one in results.items()}
 
@@ -166,14 +171,16 @@ class Connection:
     # ── stopping ─────────────────────────────────────────────────────────
 
     def stop_items(self, digest: str, futures: list[Any], workers: set[str]) -> list[str]:
-        """Stop the items of a job; returns the workers that did not confirm it in time."""
+        """Stop the items of a job; return the workers that did not confirm it in time."""
         TimedCall(partial(self.client.cancel, futures, force=True)).is_over(
             CLOSING, should_preempt=self._is_hurried
         )
         return stop_workers(workers, _StopCalls(self, self._packer, digest), self._run.stop)
 
     def drop_job(self, digest: str) -> None:
-        """Have all workers drop a job. One that does not get the call drops it some time later."""
+        """Make all workers drop a job. A worker that does not get the call drops it some
+        time later.
+        """
         call = TimedCall(partial(self.run_on_workers, None, self._packer.drop, digest))
         call.is_over(self.closing_seconds, should_preempt=self._is_hurried)
 

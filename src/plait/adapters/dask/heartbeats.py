@@ -1,7 +1,7 @@
-"""Which workers of a cluster are alive, by the heartbeats that their scheduler sees.
+"""Decide which workers of a cluster are alive, by the heartbeats that their scheduler sees.
 
 A heartbeat is a time stamp of the scheduler's clock. Stamps are only compared for equality, so only
-our own monotonic clock counts.
+our own monotonic clock matters.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 
 
 class Heartbeats:
-    """How long each worker has been silent."""
+    """Measures how long each worker has been silent."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[object, float]] = {}
 
     def see(self, heartbeats: Mapping[str, object]) -> frozenset[str]:
-        """`heartbeats`: the last stamp of each worker. Returns those with a new one."""
+        """Record heartbeats, the last stamp of each worker; return the workers with a new one."""
         now, before = self._clock(), self._seen
         heard = frozenset(
             worker
@@ -32,7 +32,7 @@ class Heartbeats:
         return heard
 
     def silence(self, worker: str) -> float:
-        """Seconds since its last heartbeat was first seen; 0 for an unknown worker."""
+        """Return the seconds since its last heartbeat was first seen; 0 for an unknown worker."""
         seen = self._seen.get(worker)
         return 0.0 if seen is None else self._clock() - seen[1]
 

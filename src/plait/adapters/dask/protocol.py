@@ -1,9 +1,9 @@
 """The messages between the process that keeps the journal and its workers.
 
 A message to a worker names the digest of a job and has data that only `app.remote` reads. A reply
-says how each item ended, with its events, or why none was begun.
+says how each item ended, with its events, or why no item was begun.
 
-Messages are bytes: a scheduler needs no Plait to pass them on, and shows nothing of them. The
+Messages are bytes: a scheduler passes them on without Plait, and shows nothing of them. The
 versions come first. A message of another version is not read.
 """
 
@@ -22,14 +22,16 @@ from plait.engine.events import Event, StepFinished, StepStarted
 from plait.engine.outcome import Failure, Outcome
 
 VERSION: Final = "plait:__version__"
-"""Where `pkgutil.resolve_name` finds a worker's version. A worker may lack all our functions."""
+"""The place where `pkgutil.resolve_name` finds a worker's version. A worker may lack all our
+functions.
+"""
 WIRE: Final = 1
-"""Version of these messages; raise it when they change."""
+"""The version of these messages; it must be raised when they change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What has to be the same at both ends."""
+    """The versions that must be the same at both ends."""
 
     plait: str
     python: str
@@ -42,7 +44,7 @@ class Versions:
 
 @cache
 def own_versions() -> Versions:
-    # Of the code that runs. PYTHONPATH may name another one than is installed.
+    # The version of the code that runs. PYTHONPATH may name other code than the installed one.
     return Versions(resolve_name(VERSION), python_minor(sys.version.split()[0]))
 
 
@@ -51,7 +53,7 @@ def python_minor(version: str) -> str:
 
 
 class SealedSecret:
-    """A secret in a message: unlike a `Secret` it can be pickled. Its repr is `***`, too."""
+    """A secret in a message: unlike a `Secret` it can be pickled. Its repr is `***` too."""
 
     __slots__ = ("_value",)
 
@@ -79,15 +81,15 @@ def pack_message(digest: str, data: bytes) -> bytes:
 
 
 def unpack_message(message: bytes) -> tuple[Versions, str, bytes]:
-    """The sender's versions, the digest of the job, and data for `unpickle`."""
+    """Return the sender's versions, the digest of the job, and data for `unpickle`."""
     (plait, python, wire), digest, data = pickle.loads(message)
     return Versions(plait, python, wire), digest, data
 
 
 def unpickle(data: bytes) -> Any:
-    """The content of a message whose versions are ours.
+    """Unpickle a message whose versions are ours.
 
-    Safe as far as Dask is: a sender that reaches a worker can call any function there anyway.
+    This is as safe as Dask: a sender that reaches a worker can call any function there anyway.
     """
     return pickle.loads(data)
 
@@ -100,12 +102,12 @@ class ItemCompleted:
     outcome: Outcome
     events: tuple[Event, ...] = field(repr=False)
     new_secrets: tuple[SealedSecret, ...] = field(default=(), repr=False)
-    """Values that the item derived from secrets: the run has to mask them, too."""
+    """Values that the item derived from secrets, which the run must mask too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemStopped:
-    """It was stopped, or had no time left. Nothing is recorded."""
+    """The item was stopped, or had no time left. Nothing is recorded."""
 
     out_of_time: bool = False
 
@@ -121,7 +123,7 @@ class RunLimitReached:
 
 @dataclass(frozen=True, slots=True)
 class ItemRefused:
-    """The item has no outcome: the user has to fix something first."""
+    """The item has no outcome: the user must fix something first."""
 
     kind: str
     """The name of the error's class."""
@@ -147,11 +149,11 @@ class VersionMismatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchReply:
-    """Replies for the first items of a task; the others were not begun."""
+    """Replies for the first items of a task; the other items were not begun."""
 
     replies: tuple[ItemCompleted | ItemStopped | RunLimitReached | ItemRefused, ...]
     seconds: float
-    """For all of them together."""
+    """Seconds for all of them together."""
 
 
 Reply: TypeAlias = (
@@ -166,7 +168,7 @@ Reply: TypeAlias = (
 
 
 def pack_reply(reply: Reply) -> bytes:
-    if isinstance(reply, VersionMismatch):  # every version has to understand it
+    if isinstance(reply, VersionMismatch):  # every version must understand it
         mine = reply.versions
         return pickle.dumps((mine.plait, mine.python, mine.wire, reply.worker))
     return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
@@ -184,7 +186,7 @@ def unpack_reply(data: bytes) -> Reply:
 
 
 def events_to_record(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Without the starts of steps that ended in their first attempt: the end says the same."""
+    """Drop the starts of steps that ended in their first attempt: the end contains the same."""
     ended = {event.path for event in events if isinstance(event, StepFinished)}
     return tuple(
         event

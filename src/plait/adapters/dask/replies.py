@@ -1,9 +1,9 @@
-"""Masks everything that comes from workers, and turns their errors into ours.
+"""Mask everything that comes from workers, and turn their errors into ours.
 
-A worker masks all secrets before a step sees them. Here we mask what Dask or other parts of a
+A worker masks all secrets before a step sees them. Here we mask data that Dask or other parts of a
 worker produce, and secrets that the run has learnt since it sent the job.
 
-Masked are texts, and the keys of data of programs. Names of Plait and of the author stay, even if a
+Texts are masked, and the keys of programs' data. Names of Plait and of the author stay, even if a
 secret is spelt like one.
 """
 
@@ -53,26 +53,26 @@ OURS: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """An exception of a worker, or of Dask, in place of a result."""
+    """An exception of a worker or of Dask, in place of a result."""
 
     error: type[BaseException]
     message: str
     module: str | None = None
-    """The module that could not be imported, if that was the error."""
+    """The module that could not be imported, if that caused the error."""
 
     def is_a(self, *types: type[BaseException]) -> bool:
         return issubclass(self.error, types)
 
 
 def mask_reply(value: Any, mask: Mask) -> Any:
-    """A reply without secrets; an exception becomes a RemoteError."""
+    """Return a reply without secrets; an exception becomes a RemoteError."""
     if isinstance(value, BaseException):
         value = RemoteError(type(value), str(value), getattr(value, "name", None))
     return value if mask is str else _mask_tree(value, mask)
 
 
 def _mask_tree(value: Any, mask: Mask) -> Any:
-    # By structure, not by class: so no kind of reply, event or outcome can be missed.
+    # By structure, not by class, so that no kind of reply, event or outcome can be missed.
     match value:
         case Succeeded(result):
             return Succeeded(_mask_result(result, mask))
@@ -82,7 +82,7 @@ def _mask_tree(value: Any, mask: Mask) -> Any:
         case Skipped(why):
             return Skipped(_message(why, mask))
         case SealedSecret():
-            return SealedSecret("***")  # the run has learnt it before
+            return SealedSecret("***")  # the run already knows the secret
         case tuple():
             return tuple(_mask_tree(one, mask) for one in value)
     if is_record(value):
@@ -134,7 +134,9 @@ _EXIT: Final = lazy_pattern(r"(?:exit code -?\d{1,3}|ended by signal \d{1,2})(?=
 
 
 def _message(text: str, mask: Mask) -> str:
-    """Plait writes how a process ended; only the text after it comes from the process."""
+    """Mask a message: Plait writes how a process ended; only the text after it comes from the
+    process.
+    """
     found = _EXIT.match(text)
     return mask(text) if found is None else found[0] + mask(text[found.end() :])
 
@@ -142,9 +144,10 @@ def _message(text: str, mask: Mask) -> str:
 def require_same_versions(
     pythons: Mapping[str, object], plaits: Mapping[str, object], mask: Mask
 ) -> None:
-    """InputError unless every worker has our Plait and our Python.
+    """Raise InputError unless every worker has our versions of Plait and Python.
 
-    The arguments are unmasked, because a version may contain a secret; only messages are masked.
+    The arguments are unmasked, because a version may contain a secret; only messages are
+    masked.
     """
     mine = protocol.own_versions()
     without = [worker for worker, plait in plaits.items() if _is_missing(plait)]
@@ -153,7 +156,7 @@ def require_same_versions(
     broken = {
         worker: mask_reply(plait, mask)
         for worker, plait in plaits.items()
-        if isinstance(plait, RemoteError) and not plait.is_a(OSError)  # OSError: it is gone
+        if isinstance(plait, RemoteError) and not plait.is_a(OSError)  # OSError: the worker is gone
     }
     if broken:
         raise unloadable(broken)
@@ -191,7 +194,7 @@ def _is_missing(plait: object) -> bool:
 
 
 def unloadable(workers: Mapping[str, object]) -> InputError:
-    """The error if Plait is installed, but its import fails."""
+    """Return the error if Plait is installed but its import fails."""
     errors = "; ".join(
         f"{worker}: {_format_error(error)}" for worker, error in list(workers.items())[:5]
     )
@@ -225,14 +228,14 @@ def to_error(reply: protocol.ItemRefused) -> PlaitError:
         one.__name__: one
         for one in (InputError, ProcessError, GuardianError, MachineError, InternalError)
     }
-    if reply.kind == TrustError.__name__:  # it may be trusted here
+    if reply.kind == TrustError.__name__:  # it may be trusted on this machine
         fix = f"there, as the user who runs the worker: {reply.fix}" if reply.fix else reply.fix
         return TrustError(f"on a worker: {reply.what}", fix=fix, code=reply.code)
     return kinds.get(reply.kind, ProcessError)(reply.what, fix=reply.fix, code=reply.code)
 
 
 def unexpected_worker_error(raised: RemoteError) -> PlaitError:
-    """The error for a task that raised: Plait is missing there, or it is our bug."""
+    """Return the error for a task that raised: Plait is missing there, or it is a bug of Plait."""
     if raised.is_a(ImportError):
         return no_plait([""])
     return InternalError(f"items could not be performed: {raised.error.__name__}", code="cluster")

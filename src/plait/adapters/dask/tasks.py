@@ -1,6 +1,6 @@
 """The tasks that a run has sent to a cluster, and how their replies are fetched.
 
-Replies are fetched from each worker separately, so one that is stuck keeps back only its own.
+Replies are fetched from each worker separately, so a stuck worker delays only its own replies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plait.core.records import dataclass
 from plait.engine.backend import WorkItem
 
 FETCHES: Final = 3
-"""Failed fetches from a living worker, after which its items are sent again."""
+"""Failed fetches from a living worker after which its items are sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A call for the replies of tasks that one worker has ended."""
+    """A call for the replies of ended tasks of one worker."""
 
     worker: str
     keys: list[str]
@@ -53,7 +53,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self.running: dict[str, Task] = {}
-        """By key, in the order in which they were sent."""
+        """The tasks by key, in the order in which they were sent."""
         self._doubted: set[str] = set()
         """Tasks that no worker had at the last review."""
 
@@ -84,7 +84,9 @@ class Tasks:
         return tasks
 
     def take_lost(self, old: list[str], processing: set[str]) -> list[WorkItem]:
-        """Remove old tasks that have not ended and that no worker has, twice in a row."""
+        """Remove and return the items of old unfinished tasks that no worker has, at two
+        reviews in a row.
+        """
         doubted = {
             key
             for key in old
@@ -107,15 +109,15 @@ class Replies:
         self._running = tasks.running
         self._send_again = send_again
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        """Futures that have ended, and ended fetches; Dask's threads put them here."""
+        """Ended futures and ended fetches; Dask's threads put them here."""
         self._ready: dict[str, list[str]] = {}
-        """By worker: ended tasks whose replies are not fetched yet …"""
+        """Ended tasks whose replies are not fetched yet, by worker."""
         self._fetching: dict[str, Fetch] = {}
-        """… or are being fetched …"""
+        """Tasks whose replies are being fetched."""
         self._later: set[str] = set()
-        """… or will be fetched once more."""
+        """Tasks whose replies will be fetched once more."""
         self._misses: Counter[str] = Counter()
-        """By task: failed fetches."""
+        """The number of failed fetches, by task."""
 
     def expect(self, future: Any) -> None:
         future.add_done_callback(self._messages.put)
@@ -125,17 +127,17 @@ class Replies:
         return None if fetch is None else fetch.since
 
     def drop(self, worker: str) -> None:
-        """The worker is gone."""
+        """Forget a worker that is gone."""
         self._ready.pop(worker, None)
         self._fetching.pop(worker, None)
 
     def clear(self) -> None:
-        """The scheduler is another one."""
+        """Forget everything, because the scheduler is another one."""
         self._ready.clear()
         self._fetching.clear()
 
     def messages(self) -> list[Any]:
-        """What has arrived; waits a moment for the first."""
+        """Return what has arrived; wait a moment for the first message."""
         found: list[Any] = []
         with suppress(queue.Empty):
             found.append(self._messages.get(timeout=POLL))
@@ -146,7 +148,7 @@ class Replies:
     def task_ended(self, future: Any) -> None:
         task = self._running.get(future.key)
         if task is None:
-            return  # it has ended before, or is sent again
+            return  # it has ended before, or is being sent again
         match future.status:
             case "finished":
                 self._ready.setdefault(task.worker, []).append(future.key)
@@ -158,7 +160,7 @@ class Replies:
                 self._send_again(task.works)
 
     def fetch(self) -> None:
-        """Begin to fetch replies, with one call per worker."""
+        """Start to fetch replies, with one call per worker."""
         for worker in [one for one in self._ready if one not in self._fetching]:
             # A task may report its end twice.
             keys = [key for key in dict.fromkeys(self._ready.pop(worker)) if key in self._running]
@@ -172,7 +174,7 @@ class Replies:
         self._messages.put(FetchEnded(fetch, fetched))
 
     def fetch_ended(self, ended: FetchEnded) -> Iterator[tuple[Task, bytes]]:
-        """The replies of a fetch; tasks without one are fetched or sent again."""
+        """Yield the replies of a fetch; tasks without a reply are fetched or sent again."""
         fetch, fetched = ended.fetch, ended.fetched
         if self._fetching.get(fetch.worker) is not fetch:
             return  # its worker or scheduler was given up meanwhile
@@ -186,18 +188,18 @@ class Replies:
                 self._misses.pop(key, None)
                 yield self._running.pop(key), fetched.replies[key]
             elif fetched.error is not None or key in fetched.missing:
-                # Its worker is gone, which the next update finds, or does not return the reply.
+                # Its worker is gone, which the next update notices, or does not return the reply.
                 self._misses[key] += 1
                 if self._misses[key] < FETCHES:
                     self._later.add(key)
                 else:
                     del self._misses[key]
                     self._send_again(self._running.pop(key).works)
-            else:  # kept back because of others
+            else:  # delayed by others
                 self._ready.setdefault(fetch.worker, []).append(key)
 
     def fetch_misses(self) -> None:
-        """Fetch once more what could not be fetched."""
+        """Fetch once more the replies that could not be fetched."""
         later, self._later = self._later & self._running.keys(), set()
         for key in later:
             self._ready.setdefault(self._running[key].worker, []).append(key)

@@ -1,4 +1,4 @@
-"""What a worker knows about itself: its name, and whether its tasks are cancelled.
+"""The state of a worker as it sees it: its name, and whether its tasks are cancelled.
 
 A cancelled task stays with its worker until its thread ends, in another state. So does a task whose
 client has died, because the scheduler then drops it. A stuck scheduler reports neither, so one that
@@ -13,21 +13,21 @@ from collections.abc import Callable
 from plait.core.hints import Any, Final
 
 SILENT: Final = 60.0
-"""Seconds without an answer, after which a scheduler counts as gone; the run waits as long."""
+"""Seconds without an answer after which a scheduler counts as gone; the run waits equally long."""
 GAP: Final = 5.0
-"""Seconds between two checks, after which we do not know what happened between them."""
+"""Seconds between two checks; after a longer gap, it is unknown what happened in between."""
 AT_WORK: Final = ("running", "paused")
-"""In these states a worker keeps its tasks; a paused one starts no new ones."""
+"""The states in which a worker keeps its tasks; a paused one starts no new ones."""
 
 
 def worker_name() -> str:
-    """The address of this worker; empty outside of one."""
+    """The address of this worker; empty outside a worker."""
     worker = _worker()
     return "" if worker is None else str(worker.address)
 
 
 def task_watch() -> Callable[[], bool]:
-    """A function that tells whether the task of this thread is cancelled."""
+    """Return a function that says whether the task of this thread is cancelled."""
     worker = _worker()
     if worker is None:
         return lambda: False
@@ -41,7 +41,7 @@ def make_cancel_check(worker: Any, key: str, heartbeats: HeartbeatWatch) -> Call
         task = worker.state.tasks.get(key)
         if task is None or task.state not in ("executing", "long-running"):
             return True
-        # A value that changes with each answered heartbeat: the measured delay.
+        # The measured delay changes with each answered heartbeat.
         delay = getattr(worker, "scheduler_delay", None)
         return heartbeats.is_lost(
             None if delay is None else (delay, getattr(worker, "latency", None))
@@ -51,7 +51,7 @@ def make_cancel_check(worker: Any, key: str, heartbeats: HeartbeatWatch) -> Call
 
 
 class HeartbeatWatch:
-    """Whether the scheduler has answered lately; `is_lost` has to be called regularly."""
+    """Checks whether the scheduler has answered lately; `is_lost` must be called regularly."""
 
     def __init__(
         self, *, silent: float = SILENT, clock: Callable[[], float] = time.monotonic
@@ -62,7 +62,9 @@ class HeartbeatWatch:
         self._since = self._looked = clock()
 
     def is_lost(self, answer: object) -> bool:
-        """`answer`: changes with each answered heartbeat; None if that is unknown."""
+        """Is the scheduler lost? `answer` changes with each answered heartbeat; None if
+        that is unknown.
+        """
         now = self._clock()
         if answer is None or answer != self._answer or now - self._looked > GAP:
             self._answer, self._since = answer, now

@@ -32,9 +32,10 @@ from plait.engine.context import RunContext
 COUNT_INTERVAL: Final = 0.5
 """Seconds between two counts of the workers."""
 FIRST_WAIT: Final = 1.0
-"""Seconds that the run only waits for the first workers."""
+"""Seconds in which the run only waits for the first workers."""
 CHECK_SHARE: Final = 1 / 6
-"""Share of the patience. After it, workers that were checked together are checked one by one."""
+"""The share of the patience after which workers that were checked together are checked one by one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class Workers:
         *,
         wait: float,
     ) -> None:
-        """`on_lost` gets a worker that is gone, and its threads. `wait`: seconds without any."""
+        """`on_lost` gets a worker that is gone, and its threads. `wait`: seconds without
+        any worker.
+        """
         self._connection = connection
         self._packer = packer
         self._run = run
@@ -73,11 +76,13 @@ class Workers:
         self._checks: list[_WorkerCheck] = []
         self._counted = 0.0
         self._without_since: float | None = None
-        """Since when no worker takes items."""
+        """The time since which no worker takes items; None if one does."""
         self._was_empty_noted = False
 
     def update(self, busy: Set[str]) -> bool:
-        """Find workers that came or went, now and then; `busy` have tasks. False: not now."""
+        """Find workers that came or went, from time to time; `busy` workers have tasks.
+        False: not now.
+        """
         self._accept_checked()
         if time.monotonic() - self._counted < (COUNT_INTERVAL if self.threads else POLL):
             return False
@@ -99,7 +104,7 @@ class Workers:
         self._counted = 0.0
 
     def _require_some(self, *, is_empty: bool) -> None:
-        """ProcessError if no worker has taken items for too long."""
+        """Raise ProcessError if no worker has taken items for too long."""
         now = time.monotonic()
         if self.threads:
             self._without_since, self._was_empty_noted = None, False
@@ -125,15 +130,15 @@ class Workers:
             )
 
     def remove_lost(self, worker: str) -> None:
-        # One without the job may have been waiting for another one.
+        # A worker without the job may have been waiting for another one.
         self._on_lost(worker, self.threads.pop(worker, 1))
 
     def drop(self, worker: str) -> None:
-        """It does not have the job any more; it gets it again at the next update."""
+        """Forget that a worker has the job; it gets the job again at the next update."""
         self.threads.pop(worker, None)
 
     def clear(self) -> None:
-        """The scheduler is another one."""
+        """Forget all workers, because the scheduler is another one."""
         self.threads.clear()
         self._checks.clear()
         self.stuck.clear()
@@ -146,7 +151,9 @@ class Workers:
         self.stuck -= self._heartbeats.see(heartbeats)  # they are checked like new workers
 
     def is_stuck(self, worker: str, waited: float) -> bool:
-        """Whether it was silent for too long. `waited`: seconds that we wait for its replies."""
+        """Was the worker silent for too long? `waited`: seconds that we have waited for its
+        replies.
+        """
         patience = self._connection.patience
         silence = max(self._heartbeats.silence(worker), waited)
         if silence > patience:
@@ -197,7 +204,7 @@ class Workers:
         return connection.run_on_workers(workers, self._packer.receive, self._job)
 
     def _accept_checked(self) -> None:
-        """Workers that have the job take items from now on."""
+        """Let workers that have the job take items."""
         checks, self._checks = self._checks, []
         patience = self._connection.patience
         for one in checks:

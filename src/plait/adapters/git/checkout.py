@@ -1,7 +1,7 @@
-"""Moves a working tree of the user from one commit to another, and never overwrites local changes.
+"""Move a working tree of the user from one commit to another, and never overwrite local changes.
 
-git's fast-forward treats ignored files as worthless; here they stay, too. `index.lock` is taken
-before the branch moves and released when the tree has followed, so no commit can come in between.
+git's fast-forward treats ignored files as worthless; here they stay too. `index.lock` is taken
+before the branch moves and released after the tree has followed, so no commit can come in between.
 The lock file says which run made it. So a run that was killed in the middle recognises its lock,
 and the files that it had written or half written, and continues.
 """
@@ -54,17 +54,17 @@ class Checkout:
         self._index = os.path.join(administration, "index")
         self._lock = f"{self._index}.lock"
         self._own = f"{self._index}.plait-{mark}"
-        """Our copy of the index; in the end it replaces the index."""
+        """Our copy of the index; at the end it replaces the index."""
         self._inside = GitLocation(administration, path, self._own)
         self._is_behind = False
-        """The branch has moved and the tree has not: a commit there would undo the merge."""
+        """The branch has moved but the tree has not: a commit there would undo the merge."""
 
     # ── the lock ─────────────────────────────────────────────────────────
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Within this, no other process changes the index of the tree."""
-        self._release()  # left by an earlier run attempt: only one engine has the run
+        """Inside this context, no other process changes the index of the tree."""
+        self._release()  # left by an earlier run attempt: only one engine can hold the run
         self._take_lock()
         try:
             yield
@@ -104,7 +104,7 @@ class Checkout:
     # ── updating ─────────────────────────────────────────────────────────
 
     def require_can_update(self, old: str, new: str) -> None:
-        """LocalChangesConflict if the tree cannot go from one commit to the other."""
+        """Raise LocalChangesConflict if the tree cannot go from one commit to the other."""
         if self._git.has_own_filters():
             raise LocalChangesConflict(
                 "the repository defines filters for its files, which Plait does not run"
@@ -114,10 +114,10 @@ class Checkout:
         self._read_tree("-n", old, new)
 
     def update(self, old: str, new: str, *, again: bool) -> None:
-        """Go from one commit to another; `again`: an earlier attempt may have begun it.
+        """Go from one commit to another; `again`: an earlier attempt may have begun this.
 
-        After a failure the lock stays until `plait resume`, except after a LocalChangesConflict:
-        then the user has to move files.
+        After a failure the lock stays until `plait resume`, except after a
+        LocalChangesConflict: then the user must move files.
         """
         self._is_behind = True
         try:
@@ -169,7 +169,9 @@ class Checkout:
     # ── files of the user that git does not track ────────────────────────
 
     def _require_free_paths(self, changes: Sequence[_Change]) -> None:
-        """LocalChangesConflict for ignored files: git would overwrite them, or whole folders."""
+        """Raise LocalChangesConflict for ignored files: git would overwrite them, or whole
+        folders.
+        """
         tracked = self._entries().keys()
         found = {
             one
@@ -186,7 +188,7 @@ class Checkout:
             )
 
     def _strays(self, name: bytes, tracked: Collection[bytes]) -> Iterator[bytes]:
-        """Untracked files at the path of a new file."""
+        """Yield untracked files at the path of a new file."""
         parts = name.split(b"/")
         for end in range(1, len(parts)):
             above = b"/".join(parts[:end])
@@ -221,7 +223,8 @@ class Checkout:
         if all(
             entries.get(one.name) == (None if one.status == b"D" else one.blob) for one in changes
         ):
-            # The index was written last, so the tree was complete: the user made the differences.
+            # The index is written last, so the tree was complete: the differences come from the
+            # user.
             return
         dirty = {*names(self._run("diff-files", "-z", "--name-only", "--ignore-submodules=dirty"))}
         gone = [
@@ -244,7 +247,9 @@ class Checkout:
             )
 
     def _partial_changes(self, changes: Sequence[_Change]) -> list[_Change]:
-        """The files that are missing, or a prefix of the new content: safe to write."""
+        """Return the files that are missing or hold only a prefix of the new content: they
+        are safe to write.
+        """
         # git removes a file before it writes it again.
         missing = [
             one
@@ -319,12 +324,12 @@ def _join_names(changes: Sequence[_Change]) -> bytes:
 
 
 def _link(source: str, target: str) -> None:
-    """Create a file with its content in one step; FileExistsError if there is one."""
+    """Create a file with its content in one step; FileExistsError if it exists."""
     try:
         os.link(source, target)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with open(source, "rb") as content, open(handle, "wb") as file:
             file.write(content.read())

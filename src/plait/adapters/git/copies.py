@@ -1,4 +1,4 @@
-"""Copies of project files for an item, and whether they have changed since."""
+"""Copy project files for an item, and detect whether they have changed since."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _find_inputs(project: str, pattern: str) -> Iterator[str]:
             fix="name files below the project",
             code="file-outside",
         )
-    # A name that exists is not a pattern, whatever characters it has.
+    # A name that exists is not a pattern, whatever its characters.
     for name in (
         [path]
         if os.path.lexists(os.path.join(project, path))
@@ -99,4 +99,4 @@ def _entry(path: str) -> Json:
             status.st_mode,
         ]
     except OSError:
-        return "cannot be looked at"  # not an entry that we made
+        return "cannot be looked at"  # the entry is not one that we made

@@ -1,4 +1,5 @@
-"""Runs git so that no program of a repository runs, and no environment changes what git does.
+"""Run git so that no program of a repository runs, and no environment variable changes what git
+does.
 
 Hooks, the file-system monitor, signing programs, transports and background work are switched off by
 settings that override those of the repository. Commands that read, write or merge file contents use
@@ -45,10 +46,10 @@ WRITING: Final = (
 )
 SEEING: Final = (
     *WRITING,
-    # With these git reads every file, also those that a flag in the index tells it to skip.
+    # With these, git reads every file, also those that a flag in the index tells it to skip.
     ("core.sparseCheckout", "true"),
     ("sparse.expectFilesOutsideOfPatterns", "false"),
-    # Ignore rules of the user or of this clone do not count; only `.gitignore` files do.
+    # Ignore rules of the user or of this clone are not used; only `.gitignore` files are.
     ("core.excludesFile", "/dev/null"),
 )
 LACKING: Final = lazy_pattern(
@@ -90,18 +91,18 @@ class GitLocation:
     index: str = ""
     """Another index than that of the administration."""
     sees_all: bool = False
-    """Also files that git was told to skip or to ignore, except by a `.gitignore`."""
+    """Also show files that git was told to skip or to ignore, except by a `.gitignore`."""
 
 
 class Git:
-    """The repository of a folder. Safe for threads."""
+    """The repository of a folder. Thread-safe."""
 
     def __init__(self, start: StartGit, folder: str, common: str = "", own: str = "") -> None:
         self._start = start
         self._folder = folder
         self._common = common
         self._own = own
-        """Our stand-in for the repository; it is made at the first use."""
+        """Our stand-in for the repository; it is made on first use."""
         self._made: set[str] = set()
         self._lock = Lock()
         self._who: Mapping[str, str] | None = None
@@ -113,7 +114,9 @@ class Git:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Run a git command, also if it fails; commands that touch files run `inside` a tree."""
+        """Run a git command and return its answer, also if it fails; commands that touch
+        files run `inside` a tree.
+        """
         if inside is None:
             full_env = {**SAFE, **settings_env(WRITING), **(env or {})}
             return self._start(args, cwd=self._folder, env=full_env, stdin=stdin)
@@ -121,7 +124,7 @@ class Git:
         return self._start(args, cwd=inside.path, env=full_env, stdin=stdin)
 
     def run_checked(self, *args: str, inside: GitLocation | None = None) -> Answer:
-        """`try_run` for commands that answer by exit code; ProcessError if git was killed."""
+        """Like `try_run`, for commands that answer by exit code; ProcessError if git was killed."""
         answer = self.try_run(*args, inside=inside)
         if _is_killed(answer):
             raise git_error(args[0], answer)
@@ -134,7 +137,7 @@ class Git:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The output of a git command; ProcessError with git's message if it fails."""
+        """Return the output of a git command; ProcessError with git's message if it fails."""
         answer = self.try_run(*args, inside=inside, stdin=stdin, env=env)
         if answer.exit_code != 0:
             raise self.failure(args[0], answer)
@@ -143,9 +146,10 @@ class Git:
     def failure(
         self, command: str, answer: Answer, commit: str = "COMMIT", folder: str = ""
     ) -> PlaitError:
-        """The error for a command that failed.
+        """Return the error for a failed command.
 
-        `commit`: whose files it needs. `folder`: where it writes, if not in the repository.
+        `commit`: the commit whose files it needs. `folder`: where it writes, if not in the
+        repository.
         """
         if LACKING.search(answer.stderr) and any(
             PARTIAL.fullmatch(one.name) for one in self._settings()
@@ -182,7 +186,7 @@ class Git:
         return self._who
 
     def has_own_filters(self) -> bool:
-        """Whether the repository itself defines filters for its files."""
+        """Does the repository itself define filters for its files?"""
         return any(FILTER.fullmatch(one.name) for one in self._settings() if one.is_of_repository)
 
     def _tree_env(self, inside: GitLocation) -> Mapping[str, str]:
@@ -214,7 +218,7 @@ class Git:
 
 
 def disk_space_note(folder: str, stderr: str) -> str:
-    """The free space, if git could not write because the disk is full; else empty."""
+    """The free space, if git could not write because the disk is full; otherwise empty."""
     if not _NOT_WRITTEN.search(stderr):
         return ""
     free = shutil.disk_usage(folder).free
@@ -226,7 +230,7 @@ def disk_space_note(folder: str, stderr: str) -> str:
 
 
 LITTLE_ROOM: Final = 16 << 20
-"""Bytes. Not 0: git may have needed more than is left."""
+"""The limit in bytes. It is not 0: git may have needed more than is left."""
 _NOT_WRITTEN: Final = lazy_pattern(
     r"unable to (write|create|append)|cannot (update|lock) ref|No space left|Disk quota"
     r"|File too large"
@@ -253,12 +257,12 @@ def git_error(command: str, answer: Answer, folder: str = "") -> PlaitError:
 
 
 def _is_killed(answer: Answer) -> bool:
-    """Whether a signal ended it."""
+    """Did a signal end git?"""
     return answer.exit_code < 0 or answer.exit_code > FATAL
 
 
 def stderr_lines(answer: Answer, *, most: int) -> list[str]:
-    """The last lines of stderr, without hints: those are about commands that the user did not type."""
+    """The last lines of stderr without hints, which concern commands that the user did not type."""
     lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
     return [line for line in lines if not line.startswith("hint:")][-most:]
 

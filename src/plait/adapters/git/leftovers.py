@@ -1,8 +1,8 @@
 """Leftovers of runs: worktrees, folders and branches, and how to remove them without losing work.
 
 A worktree is removed when its branch has everything; uncommitted changes are committed first. A
-branch is removed when a branch of the user has all its commits and it is not checked out. What
-cannot be read stays, and does not keep others from being removed. A removal that was interrupted is
+branch is removed when a branch of the user has all its commits and it is not checked out. A
+leftover that cannot be read stays, and does not prevent removing others. An interrupted removal is
 only continued: its folder no longer counts as work.
 """
 
@@ -43,7 +43,7 @@ class Leftover:
     """Its folder; empty if only the branch is left."""
     branch: str
     commits: int | None = 0
-    """Commits that only branches of runs have; None if git cannot tell."""
+    """The number of commits that only branches of runs have; None if git cannot tell."""
     files: int = 0
     """Files with uncommitted changes."""
     running: bool = False
@@ -77,7 +77,7 @@ def find_leftovers(
 
 
 def clean_leftover(start: StartGit, project: str, runs: str, left: Leftover) -> Leftover | None:
-    """Remove a leftover; returns what stays, and why."""
+    """Remove a leftover; return what stays, and why."""
     if left.running or left.foreign:
         return left
     worktrees = GitWorktrees(start, project, os.path.join(runs, left.run), left.run)
@@ -108,7 +108,7 @@ def _rest_kind(path: str) -> str:
 
 
 def _try_remove(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
-    """Remove a worktree after committing its changes; returns it if it has to stay."""
+    """Remove a worktree after committing its changes; return it if it must stay."""
     worktree = Worktree(left.path, left.path, left.branch, "")
     try:
         if not worktrees.is_unfinished(worktree.path) and not _is_committed(worktrees, worktree):
@@ -124,7 +124,7 @@ def _try_remove(worktrees: GitWorktrees, left: Leftover) -> Leftover | None:
 
 
 def _is_committed(worktrees: GitWorktrees, worktree: Worktree) -> bool:
-    """Commit all changes; False if the worktree has something that a branch cannot hold."""
+    """Commit all changes; False if the worktree has content that a branch cannot hold."""
     worktrees.require_intact(worktree)
     status = worktrees.status(worktree)
     if status.unmerged or (not status.on_branch and not worktrees.point(worktree, status.head)):
@@ -145,7 +145,7 @@ def _remove_branch(git: Git, worktrees: GitWorktrees, left: Leftover) -> Leftove
 
 
 def _is_gather_branch(left: Leftover) -> bool:
-    """Whether it is the branch into which the user merges items in conflict."""
+    """Is it the branch into which the user merges items in conflict?"""
     return left.branch == f"plait/{left.run}/{MERGED}"
 
 
@@ -166,7 +166,7 @@ def _folders(
             continue
         for path in worktrees.leftovers():
             yield _folder(git, worktrees, run, path, running=run in running)
-        if run not in running:  # a running one removes worktrees all the time
+        if run not in running:  # a running run removes worktrees all the time
             yield from _rests(worktrees, run)
 
 
@@ -184,7 +184,7 @@ def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: 
         why = error.what
     commits = _commits(git, worktree.branch)
     if why and _is_gone(git, worktree.branch):
-        # Its branch was merged or deleted: it counts as a plain folder.
+        # Its branch was merged or deleted, so it counts as a plain folder.
         return Leftover(
             run, path, "", files=sum(1 for _ in _iter_entries(path)), running=running, why=why
         )
@@ -192,7 +192,7 @@ def _folder(git: Git, worktrees: GitWorktrees, run: str, path: str, *, running: 
 
 
 def _rests(worktrees: GitWorktrees, run: str) -> Iterator[Leftover]:
-    """Interrupted removals and unfinished copies."""
+    """Yield interrupted removals and unfinished copies."""
     asides = worktrees.asides()
     for path in asides:
         yield Leftover(run, path, "", why=f"{_rest_kind(path)}: plait worktrees --clean")
@@ -203,7 +203,7 @@ def _rests(worktrees: GitWorktrees, run: str) -> Iterator[Leftover]:
 
 
 def _iter_entries(folder: str) -> Iterator[str]:
-    """Files, links, empty folders and unreadable folders below a folder."""
+    """Yield files, links, empty folders and unreadable folders below a folder."""
     unreadable: list[OSError] = []
     for top, folders, files in os.walk(folder, onerror=unreadable.append):
         yield from files
@@ -223,7 +223,7 @@ def _branches(git: Git) -> Iterator[tuple[str, str]]:
 
 
 def _commits(git: Git, branch: str) -> int | None:
-    """How many commits only branches of runs have; None if git cannot tell."""
+    """The number of commits that only branches of runs have; None if git cannot tell."""
     others = ("--exclude=plait/*", "--branches", "--remotes")
     counted = git.try_run("rev-list", "--count", f"{BRANCHES}{branch}", "--not", *others)
     if counted.exit_code == 0:

@@ -1,6 +1,6 @@
-"""Reads and removes folders of items, whatever their permissions are.
+"""Read and remove folders of items, whatever their permissions.
 
-Nothing here raises for what it finds: it returns what could not be read or removed.
+Nothing here raises for the content of a folder: it returns what could not be read or removed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def nested_repositories(top: bytes) -> NestedContent:
                     elif entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
         except FileNotFoundError:
-            continue  # a process of the item still removes files
+            continue  # a process of the item is still removing files
         except OSError as error:
             found.closed[folder] = error.strerror or str(error)
     return found
 
 
 def remove_tree(top: str) -> str | None:
-    """Remove a folder; returns why something of it stays, else None."""
+    """Remove a folder; return why a part of it stays, otherwise None."""
     if _try_remove(top) is None:
         return None
-    # Read-only folders (as of Go modules) need write permission first, which neither git nor shutil
-    # gives them.
+    # Read-only folders (such as Go modules) first need write permission, which neither git nor
+    # shutil sets.
     _make_tree_writable(top)
     with suppress(RecursionError):
         shutil.rmtree(top, ignore_errors=True)
@@ -60,7 +60,7 @@ def remove_tree(top: str) -> str | None:
 
 def _try_remove(top: str) -> str | None:
     try:
-        # The path in the error depends on the version of Python, so we take it from the callback.
+        # The path in the error depends on the Python version, so it is taken from the callback.
         if sys.version_info >= (3, 12):
             shutil.rmtree(top, onexc=_stop)
         else:
@@ -90,7 +90,7 @@ def _stop(_: object, path: str | bytes, error: BaseException) -> None:
 
 
 def _make_tree_writable(top: str) -> None:
-    """Give us write permission for all our folders below one; links are not followed."""
+    """Set write permission for our own folders below a folder; links are not followed."""
     _make_writable(top, None)
     with suppress(OSError, RecursionError):
         for _, folders, _, inside in os.fwalk(top):

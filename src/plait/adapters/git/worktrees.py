@@ -42,7 +42,7 @@ ASIDE: Final = ".gone"
 COPYING: Final = ".making"
 """Suffix of a folder of copies until `publish`: no step has run in it."""
 MAKING: Final = "initializing"
-"""The text in the lock of a worktree that is not complete yet."""
+"""The text in the lock of an incomplete worktree."""
 EVERYTHING: Final = (
     "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all",
     # Not the content of submodules: git would run there, with their configuration.
@@ -50,7 +50,9 @@ EVERYTHING: Final = (
 )  # fmt: skip
 """Options that list all files, whatever the configuration leaves out."""
 MOST_FAILURES: Final = 2
-"""How often git may fail to make a worktree: it reads all others, which come and go meanwhile."""
+"""How often git may fail to make a worktree: it reads all others, which may appear and disappear
+meanwhile.
+"""
 
 
 class GitWorktrees:
@@ -65,9 +67,9 @@ class GitWorktrees:
         self._git = Git(start, project)
         self._root = self._common = self._prefix = ""
         self._indexes: dict[str, object] = {}
-        """By path: the stamp of a worktree's index when it was made."""
+        """By path: the stamp of a worktree's index after it was made."""
         self._gone: dict[str, str] = {}
-        """Branches of removed worktrees, with their commits: one call of git deletes several."""
+        """Branches of removed worktrees with their commits: one call of git deletes several."""
         self._lock = Lock()
 
     # ── the repository ───────────────────────────────────────────────────
@@ -179,7 +181,7 @@ class GitWorktrees:
         )
 
     def _check_out_files(self, path: str) -> Answer:
-        """Write the files of a new worktree; until they are there, its lock says `MAKING`."""
+        """Write the files of a new worktree; until they are complete, its lock says `MAKING`."""
         administration = self._inside(path).administration
         filled = self._git.try_run(
             "reset", "--hard", "--quiet", inside=GitLocation(administration, path)
@@ -191,7 +193,7 @@ class GitWorktrees:
 
     def _make_worktree(self, path: str, branch: str, commit: str) -> Worktree:
         directory = os.path.normpath(os.path.join(path, self._prefix))
-        os.makedirs(directory, exist_ok=True)  # a project that is not committed yet
+        os.makedirs(directory, exist_ok=True)  # the project is not committed yet
         return Worktree(path, directory, branch, commit)
 
     def _make_folder(self) -> None:
@@ -219,9 +221,9 @@ class GitWorktrees:
         return "" if worktree.branch == branch else worktree.branch
 
     def _put_aside(self, worktree: Worktree) -> Worktree:
-        """Commit all changes to a new branch, which is not that of the items.
+        """Commit all changes to a new branch, which is not a branch of the items.
 
-        After a kill in the middle, the worktree is on the new branch already.
+        If Plait was killed in the middle, the worktree is already on the new branch.
         """
         self.break_locks(worktree)
         self.require_intact(worktree)
@@ -258,7 +260,7 @@ class GitWorktrees:
         return os.path.join(self._folder, "merged")
 
     def gather(self, branch: str) -> Worktree:
-        """The gather worktree, of a branch that exists."""
+        """Return the gather worktree of an existing branch."""
         path = self._gather_path
         if os.path.lexists(path) and self.is_unfinished(path):
             self.remove(self.worktree_at(path), merged=None)
@@ -293,7 +295,7 @@ class GitWorktrees:
         return self._administration(path) is not None
 
     def is_unfinished(self, path: str) -> bool:
-        """Whether git was killed while it made this worktree: then no step has run in it."""
+        """Was git killed while it made this worktree? Then no step has run in it."""
         administration = self._administration(path)
         if administration is None:
             try:
@@ -303,7 +305,9 @@ class GitWorktrees:
         return _read_line(os.path.join(administration, "locked")).startswith(MAKING)
 
     def break_locks(self, worktree: Worktree | None = None) -> None:
-        """Remove locks of git processes that died: of the run's branches, or of a worktree."""
+        """Remove locks of git processes that died: those of the run's branches, or of a
+        worktree.
+        """
         branches = os.path.join(self._common, BRANCHES, "plait", self._run)
         folder = branches if worktree is None else self._administration(worktree.path) or ""
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -313,7 +317,7 @@ class GitWorktrees:
     def status(self, worktree: Worktree) -> WorktreeStatus:
         inside = self._inside(worktree.path)
         if _stamp(os.path.join(inside.administration, "index")) != self._indexes.get(worktree.path):
-            # A step wrote the index, perhaps with flags that hide changed files from git.
+            # A step may have written the index, with flags that hide changed files from git.
             self._git.try_run("update-index", "-q", "--really-refresh", inside=inside)
         listed = self._git.run("status", *EVERYTHING, inside=inside)
         head = branch = ""
@@ -339,7 +343,7 @@ class GitWorktrees:
 
     def commit(self, worktree: Worktree, files: Sequence[str], message: str) -> str:
         inside = self._inside(worktree.path)
-        # Sorted, because git wants a file that became a folder before the files in it.
+        # Sorted: git needs a file that became a folder before the files in it.
         listed = b"".join(os.fsencode(name) + b"\0" for name in sorted(files))
         staging = ("--add", "--remove", "--replace", "-z", "--stdin")
         self._git.run("update-index", *staging, inside=inside, stdin=listed)
@@ -375,7 +379,9 @@ class GitWorktrees:
         return GitLocation(administration, path, sees_all=True)
 
     def _administration(self, path: str) -> str | None:
-        """The folder of a worktree in the repository's own list; None if it is not there."""
+        """Return the folder of a worktree in the repository's own list; None if it is not
+        listed.
+        """
         top, own = os.path.join(self._common, "worktrees"), os.path.basename(path)
         if not self._common or not os.path.isdir(top):
             return None
@@ -383,7 +389,7 @@ class GitWorktrees:
         return next((one for one in found if _worktree_path(one) == os.path.realpath(path)), None)
 
     def point(self, worktree: Worktree, head: str) -> bool:
-        """Move the branch to the worktree's HEAD; False if commits would lose their branch."""
+        """Move the branch to the worktree's HEAD; False if commits would then be on no branch."""
         ref = BRANCHES + worktree.branch
         tip = self.tip(ref)
         return tip == head or (self.is_ancestor(tip, head) and self.move(ref, head, tip))
@@ -400,7 +406,7 @@ class GitWorktrees:
             stays = self._find_unsaved(GitLocation(administration, worktree.path, sees_all=True))
             if stays is not None:
                 return stays
-        # A rename first: after a kill, half of a worktree would look like work of the item. For the
+        # Rename first: after a kill, half of a worktree would look like work of the item. For the
         # same reason, a folder that cannot be removed is not renamed back.
         aside = self._free_aside(worktree.path)
         try:
@@ -434,16 +440,20 @@ class GitWorktrees:
             return
         listed = "".join(f"delete {BRANCHES}{branch}\0{at}\0" for branch, at in gone.items())
         if self._git.try_run("update-ref", "--stdin", "-z", stdin=listed.encode()).exit_code != 0:
-            for branch, at in gone.items():  # that was all or nothing: now one by one
+            for branch, at in gone.items():  # deleting all at once failed: delete them one by one
                 self._delete(branch, at)
 
     def unread(self, worktree: Worktree) -> Leftover | None:
-        """Set if a part of a worktree cannot be read, so that git cannot list its changes."""
+        """Return the unreadable part of a worktree, whose changes git cannot list; None if there
+        is none.
+        """
         needed = self._find_unsaved(self._inside(worktree.path))
         return needed if needed is not None and needed.cause == "closed" else None
 
     def _find_unsaved(self, inside: GitLocation) -> Leftover | None:
-        """Repositories or unreadable folders that git neither tracks nor ignores."""
+        """Return repositories or unreadable folders that git neither tracks nor ignores;
+        None if there are none.
+        """
         found = nested_repositories(os.fsencode(inside.path))
         if _has_modules(inside.administration) or os.path.isdir(os.path.join(inside.path, ".git")):
             return Leftover(inside.path, "repositories")
@@ -456,7 +466,7 @@ class GitWorktrees:
     def _without_ignored(self, inside: GitLocation, folders: list[bytes]) -> list[bytes]:
         if not folders:
             return []
-        # check-ignore refuses literal pathspecs; a name that begins with './' is no pattern.
+        # check-ignore refuses literal pathspecs; a name that begins with './' is not a pattern.
         top, literal = os.fsencode(inside.path), {"GIT_LITERAL_PATHSPECS": "0"}
         by_name = {b"./" + os.path.relpath(one, top): one for one in folders}
         listed = b"".join(name + b"\0" for name in by_name)
@@ -466,23 +476,25 @@ class GitWorktrees:
         return [one for name, one in by_name.items() if name not in set(names(ignored.stdout))]
 
     def _remove_administration(self, administration: str) -> None:
-        """By a rename first, because another git may read all worktrees of the repository."""
+        """Remove the folder by renaming it first, because another git may read all worktrees."""
         aside = os.path.join(self._folder, f".{os.path.basename(administration)}")
         try:
             os.rename(administration, aside)
-        except OSError:  # another disk
+        except OSError:  # it is on another disk
             aside = administration
         remove_tree(aside)
 
     def prune(self) -> None:
-        """Remove this run's worktrees from git's list if their folders are gone, and leftovers."""
+        """Remove from git's list the worktrees of this run without a folder, and leftovers."""
         for path in self.asides():
             remove_tree(path)
         for administration, _ in self._stale():
             self._remove_administration(administration)
 
     def asides(self) -> list[str]:
-        """Folders that can go: interrupted removals, and copies that were never published."""
+        """Return folders that can be removed: of interrupted removals, and copies that were
+        never published.
+        """
         return [path for path in self._item_folders() if os.path.basename(path).startswith(".")]
 
     def missing_folders(self) -> list[str]:
@@ -520,7 +532,7 @@ class GitWorktrees:
 
     def _copy_inputs(self, path: str, inputs: Sequence[str]) -> Worktree:
         making = self._making(path)
-        remove_tree(making)  # of a run attempt that was killed
+        remove_tree(making)  # left by a killed run attempt
         try:
             os.mkdir(making, 0o700)
             copy_inputs(self._project, inputs, making)
@@ -532,7 +544,9 @@ class GitWorktrees:
             raise
 
     def publish(self, worktree: Worktree) -> None:
-        """Called when the folder is recorded, before steps run in it; copies get their name now."""
+        """Keep a folder that is now recorded, before steps run in it; copies get their
+        final name.
+        """
         making = self._making(worktree.path)
         if worktree.branch or not os.path.isdir(making):
             return
@@ -553,7 +567,9 @@ class GitWorktrees:
         return self._git.line_if_any("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
     def move(self, ref: str, new: str, old: str) -> bool:
-        """Compare and swap: False if the ref was not at `old`. An empty `old`: the ref is new."""
+        """Compare and swap; False if the ref was not at `old`. An empty `old` means that
+        the ref is new.
+        """
         moved = self._git.try_run(
             "update-ref", "--create-reflog", "-m", "plait: merge", ref, new, old
         )
@@ -595,7 +611,7 @@ class GitWorktrees:
         return [os.fsdecode(branch.lstrip(b"\n")) for branch, path in found if not path]
 
     def undone(self, old: str, new: str, tip: str) -> list[str]:
-        """The files that `new` changes, and that have their `old` content again in `tip`."""
+        """Return the files that `new` changes and that have their `old` content again in `tip`."""
         changed, since = (
             names(self._git.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", old, one))
             for one in (new, tip)
@@ -608,7 +624,7 @@ class GitWorktrees:
         return self._git.run_checked("merge-base", "--is-ancestor", one, other).exit_code == 0
 
     def merge(self, ours: str, theirs: str, message: str) -> str | Conflict:
-        """The merge commit of two commits, or the files in conflict."""
+        """Return the merge commit of two commits, or the files in conflict."""
         options = (
             "--write-tree",
             "-z",
@@ -644,14 +660,14 @@ class GitWorktrees:
 
     @contextmanager
     def lock_tree(self, ref: str, *, mark: str) -> Iterator[Checkout | None]:
-        """The working tree that has a branch checked out, locked; None if there is none."""
+        """Lock the working tree in which a branch is checked out; None if there is none."""
         for found, path in [*self.list_checkouts()]:
             if found != ref:
                 continue
             folder = self._administration(path) or self._common
             tree = Checkout(self._git, path, folder, os.path.join(self._folder, ".written"), mark)
             with tree.hold_lock():
-                # The lock keeps HEAD as it is, but it may have changed before.
+                # The lock keeps HEAD unchanged, but it may have changed before.
                 head = self._git.try_run(
                     "symbolic-ref", "--quiet", "HEAD", inside=GitLocation(folder, path)
                 )
@@ -667,7 +683,7 @@ class GitWorktrees:
         for line in names(self._git.run("worktree", "list", "--porcelain", "-z")):
             kind, _, value = os.fsdecode(line).partition(" ")
             if kind == "worktree":
-                # With a separate git dir, git prints that folder.
+                # With a separate git dir, git prints that folder instead.
                 path = (
                     self._root
                     if os.path.realpath(value) == os.path.realpath(self._common)
@@ -744,23 +760,25 @@ def _worktree_path(administration: str) -> str:
 
 
 def _without_side(name: str, *sides: str) -> str:
-    """If a file is where a folder should be, git appends the commit to its name: remove that."""
+    """Remove the commit that git appends to a file's name if the file is where a folder should
+    be.
+    """
     return re.sub(f"~({'|'.join(sides)})(_[0-9]+)?$", "", name)
 
 
 def _is_whole(path: str) -> bool:
-    """Whether a worktree still has a `.git`; if not, its removal may have begun."""
+    """Does a worktree still have a `.git`? If not, its removal may have begun."""
     try:
         os.lstat(os.path.join(path, ".git"))
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # reading it will fail with the reason
+        return True  # reading it will fail and report the reason
     return True
 
 
 def _stamp(path: str) -> object:
-    """It changes with every new index."""
+    """Return a stamp that changes with every new index."""
     try:
         status = os.stat(path)
     except OSError:
@@ -769,7 +787,7 @@ def _stamp(path: str) -> object:
 
 
 def _read_line(path: str) -> str:
-    """The line of a one-line file; empty if there is none."""
+    """Return the only line of a file; empty if there is no file."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read(4096).removesuffix("\n")
@@ -778,7 +796,7 @@ def _read_line(path: str) -> str:
 
 
 def _has_modules(administration: str) -> bool:
-    """Whether submodules were fetched into the worktree: their commits may be nowhere else."""
+    """Were submodules fetched into the worktree? Their commits may be nowhere else."""
     try:
         return bool(os.listdir(os.path.join(administration, "modules")))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,0 +1,1 @@
+"""HTTP requests that trust no URL, name server or response. Read `client` first."""

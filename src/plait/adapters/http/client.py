@@ -39,7 +39,7 @@ from plait.core.records import dataclass, field, replace
 from plait.core.values import Json
 from plait.tools.invocation import PrimitiveResult, RequestCall
 
-if TYPE_CHECKING:  # `wire` loads httpx2, which takes longer than all of Plait
+if TYPE_CHECKING:  # `wire` loads httpx2, which takes longer than loading all of Plait
     from httpcore2 import Response
 
     from plait.adapters.http.wire import Pool, Target
@@ -50,7 +50,7 @@ IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE
 NOT_ACTED_ON: Final = frozenset({408, 425, 429, 503})
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CROSSES_ORIGINS: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
-# Only the HTTP layer knows these: where the message ends, and to which host it goes.
+# Only the HTTP layer knows these: they say where the message ends, and to which host it goes.
 FRAMING: Final = frozenset(
     {
         "connection",
@@ -81,7 +81,7 @@ def stream_request(
 
 
 class HttpResponse:
-    """The head of a response. Iterating gives its decoded body in pieces, once."""
+    """The head of a response. Iterating over it gives its decoded body in pieces, once."""
 
     def __init__(self, hop: RequestHop, response: Response, limit: int) -> None:
         from plait.adapters.http.wire import header_map
@@ -112,7 +112,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class RequestHop:
-    """One request of a call; each redirect leads to another."""
+    """One request of a call; each redirect makes another one."""
 
     method: str
     target: Target = field(repr=False)
@@ -174,7 +174,7 @@ class Client:
     def _send_with_retries(
         self, call: RequestCall, send: Callable[[RequestCall, RequestHop, Deadline], HttpResponse]
     ) -> HttpResponse:
-        """Send until the response need not be repeated, or no attempt or no time is left."""
+        """Send until the response need not be repeated, or no attempts or no time are left."""
         deadline = Deadline(self._clock() + call.limits.timeout, self._clock)
         first = _first_hop(call)
         retry = call.retry
@@ -203,7 +203,9 @@ class Client:
     def _pause(
         self, delays: Iterator[float], deadline: Deadline, *, asked: float = 0.0
     ) -> float | None:
-        """Seconds before the next attempt; None if there is none. `asked`: by the server."""
+        """Seconds before the next attempt; None if there is none. `asked`: the pause that
+        the server wants.
+        """
         delay = next(delays, None)
         if delay is None:
             return None
@@ -245,7 +247,7 @@ class Client:
     def _pool(self, scheme: str, *, public_only: bool) -> Pool:
         from plait.adapters.http.wire import Pool, system_tls
 
-        # One pool per policy: a URL from data must not reuse a connection to a private address.
+        # One pool per policy: a URL from data must not use a connection to a private address again.
         with self._lock:
             if (scheme, public_only) not in self._pools:
                 tls = (self._tls or system_tls()) if scheme == "https" else None
@@ -406,7 +408,7 @@ def _make_result(call: RequestCall, response: HttpResponse, *, duration: float) 
 
 
 def _status_error(call: RequestCall, status: int) -> str:
-    # Not the server's phrase: it may contain anything.
+    # Not the server's phrase, which may contain anything.
     phrase = next((f" {known.phrase}" for known in HTTPStatus if known == status), "")
     off = (
         "; redirects are off for this call"
@@ -418,7 +420,7 @@ def _status_error(call: RequestCall, status: int) -> str:
 
 @contextmanager
 def _errors_located(hop: RequestHop) -> Iterator[None]:
-    """Adds the request to an error."""
+    """Add the request to an error."""
     try:
         yield
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""Opens connections: only to checked addresses, and before a deadline.
+"""Open connections: only to checked addresses, and before a deadline.
 
 A host name is looked up once, all its addresses are checked, and the socket is opened to one of
 them. There is no second look-up, so a name cannot move to another machine after the check.
@@ -18,10 +18,11 @@ from plait.core.hints import Final, TypeAlias
 from plait.core.records import dataclass
 
 Resolve: TypeAlias = Callable[[str], Sequence[str]]
-"""Host name → its numeric addresses; `OSError` when it has none."""
+"""Returns the numeric addresses of a host name; raises `OSError` if it has none."""
 
 Dial: TypeAlias = Callable[[str, int, float], socket.socket]
-"""Numeric address, port, seconds → a connected socket; `OSError` without one."""
+"""Returns a connected socket for a numeric address, a port and seconds; otherwise raises `OSError`.
+"""
 
 # Seconds for one address: a silent one must not use up the time of the call.
 ADDRESS_PATIENCE: Final = 10.0
@@ -34,7 +35,7 @@ NAT64: Final = IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a call ends, whatever it is doing."""
+    """The end of a call, whatever it is doing."""
 
     at: float
     clock: Callable[[], float]
@@ -44,7 +45,7 @@ class Deadline:
         return self.at - self.clock()
 
     def require_time_left(self) -> float:
-        """The seconds left; a RequestError if there are none."""
+        """Return the seconds left; raise a RequestError if there are none."""
         if (seconds := self.remaining) <= 0:
             raise timeout_error()
         return min(seconds, LONGEST_WAIT)
@@ -97,14 +98,14 @@ class Dialler:
 
 
 def not_public(address: str) -> str | None:
-    """Why an address is not on the public internet; None when it is."""
+    """Why an address is not on the public internet; None if it is."""
     parsed = ip_address(address)
     inner = _inner_ipv4(parsed) if isinstance(parsed, IPv6Address) else None
     return _kind(inner or parsed)
 
 
 def _inner_ipv4(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that packets to an IPv6 address reach in the end."""
+    """The IPv4 address that packets to an IPv6 address finally reach."""
     if address in NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
@@ -130,7 +131,7 @@ def _kind(address: IPv4Address | IPv6Address) -> str | None:
 
 
 def _require_public(addresses: Sequence[str]) -> None:
-    # One bad address refuses the name: the name server decides which one a later attempt takes.
+    # One bad address refuses the name: the name server decides which address a later attempt gets.
     kinds = dict.fromkeys(kind for address in addresses if (kind := not_public(address)))
     if kinds:
         raise RequestError(
@@ -150,7 +151,7 @@ def _parse_numeric_host(host: str) -> list[str]:
 
 
 def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[str]:
-    # A look-up cannot be interrupted, so it runs in a thread that we need not wait for.
+    # A look-up cannot be interrupted, so it runs in a thread for which we need not wait.
     found: Future[Sequence[str]] = Future()
     Thread(target=_settle, args=(found, resolve, host), name="plait-look-up", daemon=True).start()
     try:
@@ -158,7 +159,7 @@ def _resolve_host(resolve: Resolve, host: str, deadline: Deadline) -> Sequence[s
     except TimeoutError:
         raise timeout_error() from None
     except (OSError, UnicodeError) as error:
-        # A name server without an answer may have one later, so `unreachable` is retried.
+        # A name server that does not answer may answer later, so `unreachable` is retried.
         is_temporary = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
         raise RequestError(
             "the host name cannot be looked up just now"

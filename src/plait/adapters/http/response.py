@@ -1,7 +1,7 @@
-"""Response bodies as data, decoded within limits, and headers that are safe to show.
+"""Decode response bodies within limits, and make headers that are safe to show.
 
-Everything here comes from a stranger. A body is decompressed in small pieces and counted, so a
-small file that grows to gigabytes stops at the limit.
+Everything here comes from an untrusted server. A body is decompressed in small pieces and counted,
+so a small file that would grow to gigabytes stops at the limit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decode_body(pieces: Iterable[bytes], encoding: str) -> Iterable[bytes]:
 
 
 def limit_bytes(pieces: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """The pieces; a RequestError after `limit` bytes."""
+    """Yield the pieces; raise a RequestError after `limit` bytes."""
     total = 0
     for piece in pieces:
         total += len(piece)
@@ -122,7 +122,7 @@ def _gunzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
                     rest, engine = (
                         engine.unused_data,
                         _gzip(),
-                    )  # gzip members may follow one another
+                    )  # a gzip body may have several members
                 elif engine.eof or not (out or rest):
                     break
     except zlib.error:
@@ -144,7 +144,7 @@ def _encoding_error() -> RequestError:
 
 
 def _json_reason(error: Exception) -> str:
-    # Not the exception's own text: it may quote the body.
+    # Not the exception's own text, which may quote the body.
     if isinstance(error, json.JSONDecodeError):
         error = json_error(error)
         return (

@@ -28,8 +28,8 @@ from plait.core.records import dataclass
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
-# Seconds. Common servers close idle connections after five; a connection that the server closes
-# while we take it would lose the call.
+# Seconds. Common servers close idle connections after five; if the server closes a connection while
+# we use it, the call is lost.
 IDLE_SECONDS: Final = 4.0
 IDLE_CONNECTIONS: Final = 32
 
@@ -53,7 +53,7 @@ class Target:
         return cls._parse_url(text)
 
     def join(self, location: str) -> Target:
-        """The target of a redirect; `..` in it is fine, the server wrote it."""
+        """The target of a redirect; it may contain `..`, since the server wrote it."""
         try:
             return self._parse_url(str(self.url.join(location)))
         except (httpx2.InvalidURL, ValueError):
@@ -67,7 +67,7 @@ class Target:
             raise _bad_url("it cannot be read") from None
         if url.scheme not in DEFAULT_PORTS:
             raise _bad_url("its scheme is not http or https")
-        # Also in the text: a parser that reads the URL otherwise must not find another host.
+        # Also check the text: a parser that reads the URL differently must not find another host.
         if url.userinfo or "\\" in text or "@" in _authority(text):
             raise _bad_url("it holds a user name or password", fix="send credentials in a header")
         if not _is_host(url.host):
@@ -98,7 +98,7 @@ class Target:
 
 
 def system_tls() -> ssl.SSLContext:
-    """The certificates that this machine trusts; environment variables do not count."""
+    """The certificates that this machine trusts; environment variables are ignored."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -150,7 +150,7 @@ def response_body(response: httpcore2.Response) -> Iterator[bytes]:
 
 
 def header_map(response: httpcore2.Response) -> dict[str, str]:
-    """Headers by lower-case name; repeated ones joined, as HTTP allows."""
+    """Headers by lower-case name; repeated ones are joined, as HTTP allows."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in response.headers:
         name, value = raw_name.decode("ascii").lower(), _header_text(raw_value)
@@ -198,7 +198,7 @@ def _path(text: str) -> str:
 def _is_host(host: str) -> bool:
     if ":" in host:
         try:
-            # An interface of this machine does not belong into a URL.
+            # An interface of this machine does not belong in a URL.
             return IPv6Address(host).scope_id is None
         except ValueError:
             return False
@@ -251,7 +251,7 @@ class _Stream(httpcore2.NetworkStream):
             except TimeoutError:
                 raise timeout_error() from None
             except OSError as error:
-                # httpcore2 then reads: a server may refuse a long body early, and say why.
+                # httpcore2 then reads: a server may refuse a long body early, and explain why.
                 raise httpcore2.WriteError(str(error)) from None
 
     def start_tls(
@@ -275,7 +275,7 @@ class _Stream(httpcore2.NetworkStream):
             case "ssl_object":
                 return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
             case "is_readable":
-                # Whether an idle connection has data: that is always its end.
+                # Does an idle connection have data? That always means its end.
                 if self._socket.fileno() < 0:
                     return True
                 poll = select.poll()

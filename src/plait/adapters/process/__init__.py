@@ -1,0 +1,1 @@
+"""Start processes through the guardian, and end them in time. Read `process` first."""

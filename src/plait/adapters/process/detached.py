@@ -1,4 +1,4 @@
-"""A process that goes on when this one ends: a `plait` command that the web view starts.
+"""A process that continues when this one ends: a `plait` command that the web view starts.
 
 The guardian ends its processes when Plait ends, so it cannot start these.
 """

@@ -1,9 +1,9 @@
 """Perform the items of a map on one thread, which waits for the processes of all of them.
 
-Each item is a coroutine that awaits processes. In turns, the dispatcher takes items while there is
-room, commits what the items recorded, starts the processes that they wait for, and goes on with
-the items whose process has ended. All reports that come together are one turn and one transaction,
-unless there is a processor for each item.
+Each item is a coroutine that awaits processes. The dispatcher works in rounds: it takes items while
+there is room, commits what the items recorded, starts the processes that they wait for, and
+continues the items whose process has ended. All reports that arrive together are one round and one
+transaction, unless there is a processor for each item.
 
 No process starts before everything that happened before it is recorded. So after a crash at most
 `parallel` items are repeated, however many share a transaction.
@@ -60,8 +60,9 @@ class Dispatcher:
         self._finished = finished
         self._parallel = parallel
         self._together = 1 if parallel <= (os.cpu_count() or 1) else parallel
-        """So many ended items are one turn. With a processor for each item, one that has ended is
-        followed at once: otherwise its processor waits while this thread handles the others.
+        """The number of ended items that are handled in one round. With a processor for
+        each item, an ended item is followed at once: otherwise its processor waits while
+        this thread handles the others.
         """
         self._jobs = JobGroup()
         self._poll = select.poll()
@@ -70,22 +71,22 @@ class Dispatcher:
         self._wanted = select.POLLIN
         """The events for which it is polled."""
         self._running: dict[int, _Item] = {}
-        """By the id of the job."""
+        """The running items, by the id of their job."""
         self._by_input: dict[int, _Item] = {}
-        """By the descriptor of the pipe to its input."""
+        """The items by the descriptor of the pipe to their input."""
         self._waiting: list[_Item] = []
-        """Items whose next process is not started yet."""
+        """Items whose next process has not started yet."""
         self._ended: list[tuple[WorkItem, Outcome]] = []
         """Outcomes that are not committed yet."""
         self._is_full = False
-        """There were no descriptors for a process: wait until another one has ended."""
+        """There were no descriptors for a process, so it waits until another one has ended."""
         self._next_check = 0.0
         self._directory: tuple[str | os.PathLike[str] | None, str] = "/", "/"
         """The last directory, as given and as an absolute path."""
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Perform all items; raise the first error when all that run have ended."""
+        """Perform all items; raise the first error after all running ones have ended."""
         try:
             while True:
                 is_more = self._refill()
@@ -102,14 +103,14 @@ class Dispatcher:
             raise self._error
 
     def _refill(self) -> bool:
-        """Record what has happened, and start what may follow; False: there are no more items."""
+        """Record what has happened, and start what may follow; False if there are no more items."""
         is_more = self._take_items()
         self._commit()
         self._start_processes()
         return is_more
 
     def _take_items(self) -> bool:
-        """Begin items while there is room; False: there are no more."""
+        """Begin items while there is room; False if there are no more."""
         while len(self._running) + len(self._waiting) + len(self._ended) < self._parallel:
             if self._error is not None:
                 return False
@@ -126,7 +127,7 @@ class Dispatcher:
     def _advance(
         self, item: _Item, value: object = None, error: BaseException | None = None
     ) -> None:
-        """Let an item go on with the result of its order, or with its error, to the next one."""
+        """Continue an item with the result or the error of its order, up to its next order."""
         coroutine = item.coroutine
         try:
             order = coroutine.send(value) if error is None else coroutine.throw(error)
@@ -139,7 +140,7 @@ class Dispatcher:
             self._waiting.append(item)
 
     def _commit(self) -> None:
-        """Record what has happened, then count it; only then something new may start."""
+        """Record what has happened, then count it; only then may something new start."""
         ended, self._ended = self._ended, []
         try:
             self._map_run.commit()
@@ -152,7 +153,9 @@ class Dispatcher:
             self._waiting = []
 
     def _keep_error(self, error: BaseException) -> None:
-        """Keep the first error until all that run have ended; an interrupt ends them at once."""
+        """Keep the first error until all running items have ended; an interrupt ends them
+        at once.
+        """
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
         self._error = self._error or error
@@ -190,7 +193,7 @@ class Dispatcher:
             self._jobs.flush()
 
     def _wait_alone(self, item: _Item) -> None:
-        """Perform an order like a step that has its own thread, and let the item go on."""
+        """Perform an order like a step with its own thread, and continue the item."""
         assert item.order is not None
         try:
             result = item.order.wait()
@@ -200,7 +203,7 @@ class Dispatcher:
             self._advance(item, result)
 
     def _start(self, item: _Item, order: ProcessOrder) -> None:
-        self._poll_channel()  # a closed channel leaves its number to the next descriptor
+        self._poll_channel()  # the number of a closed channel is given to the next descriptor
         program, options = order.program, order.options
         ends, theirs = ProcessDescriptors(), list[int]()
         try:
@@ -227,13 +230,13 @@ class Dispatcher:
             self._by_input[ends.stdin] = item
 
     def _absolute(self, directory: str | os.PathLike[str] | None) -> str:
-        """The path of a directory for the guardian, whose own directory is another one."""
+        """Return a directory as an absolute path: the guardian has another working directory."""
         if directory != self._directory[0]:
             self._directory = directory, os.path.abspath(directory or ".")
         return self._directory[1]
 
     def _serve(self) -> None:
-        """Wait for reports, and let the items go on whose process has ended."""
+        """Wait for reports, and continue the items whose process has ended."""
         done = 0
         for item in self._receive():
             watch = item.watch
@@ -270,7 +273,7 @@ class Dispatcher:
             for report in self._reports():
                 item = self._running.get(report.id)
                 if item is None:
-                    continue  # an interrupt came while it started
+                    continue  # an interrupt arrived while it started
                 assert item.watch is not None
                 item.watch.receive(report)
                 touched[report.id] = item
@@ -309,7 +312,7 @@ class Dispatcher:
             del self._by_input[fd]
 
     def _settle(self, item: _Item, watch: Watch) -> None:
-        """Let an item go on after the end of its process, or of the try to start it."""
+        """Continue an item after its process has ended or could not be started."""
         assert isinstance(item.order, ProcessOrder)
         assert watch.why is not None
         self._release(item)
@@ -330,7 +333,7 @@ class Dispatcher:
                 self._advance(item, result)
 
     def _release(self, item: _Item) -> None:
-        """Close what belongs to the process of an item."""
+        """Close the descriptors of an item's process."""
         del self._running[item.job_id]
         watch, item.watch = item.watch, None
         assert watch is not None
@@ -341,7 +344,7 @@ class Dispatcher:
         watch.ends.close()
 
     def _end_running(self) -> None:
-        """After an interrupt: end all processes, which nothing else would."""
+        """End all processes after an interrupt; nothing else would end them."""
         for item in self._running.values():
             assert item.watch is not None
             item.watch.abandon()

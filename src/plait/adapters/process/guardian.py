@@ -124,23 +124,24 @@ else:
     from guardian_protocol import *  # noqa: F403
 
 MARK_BITS: Final = 32
-"""Low bits of a mark: they count the jobs of one guardian."""
+"""The low bits of a mark, which count the jobs of one guardian."""
 MOST_STOPS: Final = 100
-"""How often a sweep looks for new processes before it kills; only a fork bomb reaches it."""
+"""How many times a sweep looks for new processes before it kills; only a fork bomb reaches this."""
 LAST_READS: Final = 17
-"""Reads of a piece; more than a pipe holds."""
+"""The number of reads of one piece; together they read more than a pipe holds."""
 MOST_UNSENT: Final = 1 << 20
-"""Bytes of reports for a channel; beyond that its jobs are not read."""
+"""Bytes of unsent reports of a channel; beyond this limit, the output of its jobs is not read."""
 MOST_REPORTS: Final = 1 << 18
-"""For a channel; beyond that its orders are not read. Thousands of jobs that end while Plait still
-writes their orders make fewer: Plait does not read meanwhile, and must not wait for us.
+"""Unsent reports of a channel; beyond this limit, its orders are not read. Thousands of jobs that
+end while Plait still writes their orders stay below it: Plait does not read meanwhile, and must not
+wait for the guardian.
 """
 
 _LINUX = sys.platform == "linux"
 _RLIMIT_LOCKS = 10
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# A terminal or a service manager signals all processes; the guardian has to end last.
+# A terminal or a service manager signals all processes; the guardian must end last.
 _IGNORED = [
     getattr(signal, name)
     for name in (
@@ -156,20 +157,22 @@ _IGNORED = [
 ]
 _DEFAULTS = [*_IGNORED, signal.SIGXFSZ, signal.SIGCHLD]
 _MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_MOST_BYTES = 64 << 20  # of an order: more than Linux executes
-_MOST_TEXTS, _MOST_CHANGES = 1 << 20, 1 << 10  # likewise; Plait changes 16 variables
+_MOST_BYTES = 64 << 20  # the limit for one order: more than Linux executes
+_MOST_TEXTS, _MOST_CHANGES = 1 << 20, 1 << 10  # also limits; Plait changes 16 variables
 _CONTROL_ROOM = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY)
 _LOW = FIRST_FILE + MAX_DESCRIPTORS  # above all numbers that a child uses
 MOST_LOWERED: Final = 12
-"""Descriptors of one child that can get a low number: its streams and several files."""
+"""The number of descriptors of one child that can get a low number: its streams and several files.
+"""
 
 
 def main() -> None:
-    """Arguments: version, high bits of our marks, grace, `own` or `same` session, the library of
-    prestarted shells (not used), high bits of old marks.
+    """Run the guardian.
 
-    Processes with old marks are those of a guardian that died: they are killed first.
+    Arguments: version, high bits of our marks, grace, `own` or `same` session, the library of
+    prestarted shells (not used), high bits of old marks. Processes with old marks belong to a
+    guardian that died: they are killed first.
     """
     _, marks, grace, session, _, *old_marks = sys.argv[1:]
     if session == "own":
@@ -189,7 +192,9 @@ def main() -> None:
 
 
 def _set_kernel_options() -> None:
-    """Orphans below us become our children; Plait's end continues us if we are stopped."""
+    """Make orphans below us our children; if Plait ends while we are stopped, the kernel
+    continues us.
+    """
     import _ctypes
 
     libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: this program, as for dlopen(3)
@@ -199,7 +204,7 @@ def _set_kernel_options() -> None:
 
 
 class JobChannel:
-    """A socket on which orders and commands come, and reports go."""
+    """A socket that receives orders and commands, and sends reports."""
 
     __slots__ = (
         "data",
@@ -218,16 +223,16 @@ class JobChannel:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
         self.socket.setblocking(False)
         self.jobs: dict[int, Job] = {}
-        self.data = bytearray()  # has come, and is not complete
-        self.descriptors: list[int] = []  # have come, and belong to the next orders
-        self.lost = False  # some descriptors found no room here
+        self.data = bytearray()  # received, but not complete
+        self.descriptors: list[int] = []  # received; they belong to the next orders
+        self.lost = False  # some descriptors were dropped: there was no room for them here
         self.unsent = bytearray()
-        self.report_count = 0  # in `unsent`, about
-        self.is_throttled = False  # the output of its jobs is not read now
+        self.report_count = 0  # the approximate number of reports in `unsent`
+        self.is_throttled = False  # true if the output of its jobs is not read now
 
 
 class Job:
-    """A process that Plait ordered, and all that it starts."""
+    """A process that Plait ordered, and all processes that it starts."""
 
     __slots__ = (
         "channel", "deadline", "give_up_at", "grouped", "id", "mark", "number", "pid", "streams",
@@ -235,15 +240,15 @@ class Job:
     )  # fmt: skip
 
     def __init__(self, channel: JobChannel, id_: int, mark: int) -> None:
-        self.channel: JobChannel | None = channel  # until it is closed
+        self.channel: JobChannel | None = channel  # None after it is closed
         self.id = id_
         self.mark = mark
-        self.pid: int | None = None  # until it is reaped
-        self.number = 0  # its pid, also after that
-        self.grouped = False  # leads a process group
-        self.streams: list[int] = []  # of a captured one: our ends of its pipes; -1: closed
-        self.deadline: float | None = None  # it was asked to end, and is killed then
-        self.give_up_at = _NEVER  # some time after it was killed
+        self.pid: int | None = None  # None after it is reaped
+        self.number = 0  # its pid, also after it is reaped
+        self.grouped = False  # true if it leads a process group
+        self.streams: list[int] = []  # of a captured job: our ends of its pipes; -1 if closed
+        self.deadline: float | None = None  # when it is killed after it was asked to end
+        self.give_up_at = _NEVER  # some time after it is killed
         self.wants_over = False
 
     @property
@@ -274,7 +279,7 @@ class Process:
 
 
 class Guardian:
-    """One loop for requests, commands, the exits of children, and the deadlines of jobs."""
+    """One loop for requests, commands, exits of children, and deadlines of jobs."""
 
     def __init__(self, first_mark: int, grace: float) -> None:
         self.starter = Starter(first_mark)
@@ -284,10 +289,10 @@ class Guardian:
         self.captured: dict[int, Job] = {}  # by our ends of their pipes
         self.leaders: dict[int, Job] = {}
         self.ending: set[Job] = set()
-        self.unasked: list[Job] = []  # shall end, but have no SIGTERM yet
-        self.all_by: float | None = None  # all were asked to end, and are killed then
+        self.unasked: list[Job] = []  # to be ended, but SIGTERM is not sent yet
+        self.all_by: float | None = None  # when all are killed after they were asked to end
         self.give_up_all_at = _NEVER
-        self.asked: set[tuple[int, int]] = set()  # by the end of all, as long as it lasts
+        self.asked: set[tuple[int, int]] = set()  # asked by `end_all`, until it is over
         self.asked_groups: set[int] = set()
         self.check_at: float | None = None  # when we check next whether jobs have ended
         self.pause = 0.0
@@ -307,12 +312,12 @@ class Guardian:
         return woken
 
     def serve(self) -> None:
-        """Until Plait and all jobs are gone."""
+        """Serve until Plait and all jobs are gone."""
         assert self.request is not None
         try:  # noqa: SIM105 - `contextlib` takes longer to load than this
             self.request.send(READY)
         except OSError:
-            pass  # Plait is gone already
+            pass  # Plait is already gone
         while self.request is not None or self.all_by is not None:
             for fd, events in self.poll.poll(self.milliseconds_left()):
                 if fd == self.wake_pipe:
@@ -335,7 +340,7 @@ class Guardian:
             self.keep_spares()
 
     def milliseconds_left(self) -> float | None:
-        """Until the next check; None if there is none."""
+        """Return the time until the next check; None if there is none."""
         if self.check_at is None:
             return None
         return max(self.check_at - time.monotonic(), 0) * 1000 + 1
@@ -350,16 +355,16 @@ class Guardian:
         assert self.request is not None
         try:
             request, ancillary, _, _ = self.request.recvmsg(1, _CONTROL_ROOM, _MSG_CMSG_CLOEXEC)
-        except OSError:  # Plait is gone, and has not read READY
+        except OSError:  # Plait is gone and has not read READY
             request, ancillary = b"", []
-        # No descriptor comes if there is no room; Plait then sees the channel closed.
+        # Without room the descriptor does not arrive; Plait then sees the channel closed.
         for fd in _descriptors(ancillary):
             try:
                 if request != CHANNEL:
                     raise OSError(errno.EBADMSG, "nobody expects it")
                 self.channels[fd] = JobChannel(fd)
                 self.poll.register(fd, select.POLLIN)
-            except OSError:  # or it is no socket
+            except OSError:  # it may not be a socket
                 os.close(fd)
         if request == END_ALL:
             self.end_all()
@@ -376,7 +381,7 @@ class Guardian:
             )
         except BlockingIOError:
             return
-        except OSError:  # Plait has closed it, or it is no socket
+        except OSError:  # Plait has closed it, or it is not a socket
             data, ancillary, flags = b"", [], 0
         if not data:
             self.close_channel(channel)
@@ -387,14 +392,14 @@ class Guardian:
         try:
             while self.handle_message(channel):
                 pass
-        except ValueError:  # it breaks the protocol
+        except ValueError:  # the message breaks the protocol
             self.close_channel(channel)
-        # More than one order needs: its descriptors do not come, or it does not take them.
+        # More than one order needs: its descriptors did not arrive, or it does not use them.
         if len(channel.data) > _MOST_BYTES or len(channel.descriptors) > 2 * MAX_DESCRIPTORS:
             self.close_channel(channel)
 
     def handle_message(self, channel: JobChannel) -> bool:
-        """Handle the first message of a channel; False: it is incomplete."""
+        """Handle the first message of a channel; False if it is incomplete."""
         kind = bytes(channel.data[:1])
         if kind == JOB and len(channel.data) >= HEAD.size:
             order = Order(channel)
@@ -428,7 +433,7 @@ class Guardian:
             _kill(job.pid, number)
 
     def close_channel(self, channel: JobChannel) -> None:
-        """Plait has closed the channel: its jobs are ended if they still run."""
+        """End the jobs of a channel that Plait has closed, if they still run."""
         if self.channels.pop(channel.fd, None) is None:
             return
         self.poll.unregister(channel.fd)
@@ -476,12 +481,12 @@ class Guardian:
             job.grouped = order.group == 0
             self.leaders[job.pid] = job
         finally:
-            os.chdir("/")  # otherwise the directory could not be unmounted
+            os.chdir("/")  # otherwise the old directory could not be unmounted
             for fd in (*ends, *order.descriptors):
                 os.close(fd)
 
     def open_streams(self, job: Job, ends: list[int]) -> None:
-        """Make the pipes of a captured job; `ends` gets the child's."""
+        """Make the pipes of a captured job; `ends` gets the child's ends."""
         for _ in range(2):
             ours, theirs = os.pipe()
             ends.append(theirs)
@@ -495,7 +500,7 @@ class Guardian:
 
     def receive_output(self, job: Job, fd: int) -> None:
         if job.channel is not None and len(job.channel.unsent) >= MOST_UNSENT:
-            self.throttle(job.channel)  # Plait reads slowly, and so does the guardian
+            self.throttle(job.channel)  # Plait reads slowly, so the guardian reads slowly too
             return
         self.read_stream(job, job.streams.index(fd))
         if job.pid is None and fd not in job.streams:
@@ -504,7 +509,7 @@ class Guardian:
 
     def throttle(self, channel: JobChannel) -> None:
         if channel.is_throttled:
-            return  # by another stream that was ready, too
+            return  # another stream was also ready and has done this
         channel.is_throttled = True
         for job in channel.jobs.values():
             for fd in job.streams:
@@ -525,7 +530,9 @@ class Guardian:
         return True
 
     def read_available(self, job: Job) -> None:
-        """Read what is in the pipes; no more, because another process may print for ever."""
+        """Read the data that is in the pipes now, but no more: another process may print
+        forever.
+        """
         for number in range(len(job.streams)):
             for _ in range(LAST_READS):
                 if job.streams[number] < 0 or not self.read_stream(job, number):
@@ -574,7 +581,7 @@ class Guardian:
             channel.unsent.clear()
         channel.report_count = channel.report_count * len(channel.unsent) // max(before, 1)
         if channel.fd in self.channels:
-            # Plait that does not read what it is told has to wait with further orders.
+            # If Plait does not read reports, its further orders wait.
             orders = select.POLLIN if channel.report_count < MOST_REPORTS else 0
             self.poll.modify(channel.fd, orders | (select.POLLOUT if channel.unsent else 0))
         if channel.is_throttled and len(channel.unsent) < MOST_UNSENT:
@@ -606,21 +613,22 @@ class Guardian:
     def release(self, job: Job) -> None:
         """Forget a captured job that is over.
 
-        Another one stays as long as its channel: Plait may still end what it left running.
+        Other jobs stay as long as their channel: Plait may still end the processes that
+        they left running.
         """
         if job.channel is not None and job.streams and not job.open_streams:
             job.channel.jobs.pop(job.id, None)
 
     # ── ending ────────────────────────────────────────────────────────────
 
-    # Descriptors for reading /proc and for pidfds, also when jobs use all others: without them
-    # nobody could be found and killed.
+    # Reserve descriptors for reading /proc and for pidfds: if jobs use all others, no process could
+    # be found and killed without them.
 
     def keep_spares(self) -> None:
         try:
             while len(self.spares) < 2:
                 self.spares.append(os.dup(0))
-        except OSError:  # the limit is that low
+        except OSError:  # the limit is already that low
             return
 
     def free_spares(self) -> None:
@@ -642,7 +650,7 @@ class Guardian:
         self.ask([process for job in jobs for process in members.get(job, ())], jobs)
 
     def ask(self, processes: Iterable[Process], jobs: Iterable[Job]) -> set[int]:
-        """SIGTERM, to each process once: a second one means "at once" to some programs.
+        """Send SIGTERM to each process once: a second one means "at once" to some programs.
 
         Returns the groups that were asked.
         """
@@ -662,9 +670,10 @@ class Guardian:
         return groups
 
     def end_all(self) -> None:
-        """Ask all processes to end; those that are left after the grace, old or new, are killed.
+        """Ask all processes to end, and kill those that are left after the grace, also new
+        ones.
 
-        Ordered again, it asks those that are new.
+        If it is ordered again, it asks the new processes.
         """
         self.free_spares()
         if self.all_by is None:
@@ -687,16 +696,16 @@ class Guardian:
         """Report jobs that are over, and kill those whose grace is over."""
         now = time.monotonic()
         members = self.members(self.ending) if _LINUX else {}
-        self.reap()  # after `members`: a job that is reported as over has left no zombie
+        self.reap()  # after `members`: a job that is reported as over must not leave a zombie
         for job in list(self.ending):
             alive = bool(members[job]) if _LINUX else _group_lives(job)
             self.check_ending(job, now, alive=alive or job.pid is not None)
         due = [job for job in self.ending if job.deadline is not None and now >= job.deadline]
         for job in due:
-            # Not after the grace: we may have been stopped since.
+            # Not counted from the end of the grace: the guardian may have been stopped since.
             job.give_up_at = min(job.give_up_at, now + GIVE_UP)
         if due and _LINUX:
-            self.sweep(due)  # all at once: each looks at all processes
+            self.sweep(due)  # all at once: each sweep looks at all processes
         for job in due if not _LINUX else ():
             _to_group(job.number, signal.SIGKILL)
         if self.all_by is not None:
@@ -727,7 +736,9 @@ class Guardian:
             self.sweep(None)
 
     def sweep(self, jobs: list[Job] | None) -> None:
-        """Stop all processes of these or of all jobs until there is no new one; then kill them."""
+        """Stop all processes of these jobs, or of all jobs, until there are no new ones;
+        then kill them.
+        """
         stopped: dict[tuple[int, int], Process] = {}
         for _ in range(MOST_STOPS):
             if jobs is None:
@@ -744,7 +755,9 @@ class Guardian:
             _send(process, signal.SIGKILL)
 
     def kill_marked(self, marks: list[int]) -> None:
-        """Kill what a dead guardian left running, wherever it is in the process tree."""
+        """Kill the processes that a dead guardian left running, wherever they are in the
+        process tree.
+        """
         for _ in range(MOST_STOPS if _LINUX and marks else 0):
             found = [
                 p for p in _census().values() if p.alive and _mark(p.pid) >> MARK_BITS in marks
@@ -825,7 +838,7 @@ def _children(census: dict[int, Process]) -> dict[int, list[Process]]:
 def _tree(root: Process, children: dict[int, list[Process]]) -> list[Process]:
     """The living processes of a tree."""
     found = [root]
-    for process in found:  # grows while we walk it
+    for process in found:  # `found` grows during the loop
         found += children.get(process.pid, ())
     return [process for process in found if process.alive]
 
@@ -842,7 +855,7 @@ def _descendants() -> list[Process]:
 
 
 def _send(process: Process, number: int) -> None:
-    """Signal this process, never another one that got its pid since."""
+    """Signal this process, but never another one that has got its pid since."""
     try:
         fd = os.pidfd_open(process.pid)
     except OSError as error:
@@ -853,7 +866,7 @@ def _send(process: Process, number: int) -> None:
         now = _process(process.pid)
         if now is not None and now.start == process.start:
             signal.pidfd_send_signal(fd, number)
-    except OSError:  # it is gone, or another user's
+    except OSError:  # it is gone, or belongs to another user
         return
     finally:
         os.close(fd)
@@ -921,7 +934,7 @@ class Starter:
         return self.next_mark - 1
 
     def execute(self, mark: int, order: Order, descriptors: Sequence[int]) -> int:
-        """The pid of the new process; `descriptors`: the directory, streams, files."""
+        """Start a process and return its pid; `descriptors`: the directory, streams, files."""
         if (
             max(len(order.argv), order.env.count(b"\0") + 1) > _MOST_TEXTS
             or order.more_env.count(b"\0") + 1 > _MOST_CHANGES
@@ -931,7 +944,7 @@ class Starter:
         program = self.programs.find(order.argv[0], env)
         given = descriptors[1:]
         streams = 3 - order.first
-        # Moved up first: a descriptor on a number that another needs would be overwritten.
+        # First move the files up: a descriptor whose number another one needs would be overwritten.
         files = [_duplicate_above(fd, FIRST_FILE + len(given)) for fd in given[streams:]]
         targets = [*enumerate(given[:streams], order.first), *enumerate(files, FIRST_FILE)]
         try:
@@ -956,20 +969,22 @@ class Starter:
                 os.close(fd)
 
     def set_mark(self, mark: int | None) -> None:
-        """The next child inherits it. None: our own again, by which an outer Plait knows us."""
+        """Set the mark that the next child inherits. None: our own mark, by which an outer
+        Plait knows us.
+        """
         if _LINUX:
             soft, hard = self.own_limit
             try:
                 resource.setrlimit(_RLIMIT_LOCKS, (soft if mark is None else mark, hard))
             except (ValueError, OSError):
-                # Our own limit is lower: orphans of a job stay until all jobs are ended.
+                # Our own limit is lower, so orphans of a job stay until all jobs are ended.
                 return
 
     # `posix_spawn` accepts no descriptor beyond the child's limit, and the guardian may have a
     # higher limit than its children. So it copies high descriptors to low numbers for a start.
 
     def raise_descriptor_limit(self) -> tuple[int, int]:
-        """The limit that we were given, and the one that we have now."""
+        """Raise the limit; return the limit that we were given, and the present one."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -978,14 +993,14 @@ class Starter:
         return soft, hard
 
     def reserve_low_descriptors(self) -> list[int]:
-        """/dev/null, and copies of it on numbers that children may have."""
+        """Open /dev/null, and copy it to numbers that children may have."""
         if self.own_files == self.files_of_children:
             return []
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         return [null, *(_duplicate_above(null, _LOW) for _ in range(MOST_LOWERED))]
 
     def lower_descriptors(self, targets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The same descriptors with low numbers, as long as there are some."""
+        """Return the descriptors with low numbers, as long as low numbers are free."""
         free, lowered = self.low[1:], []
         for target, fd in targets:
             is_high = fd >= self.files_of_children and free
@@ -999,7 +1014,9 @@ class Starter:
                 os.dup2(null, fd, inheritable=False)
 
     def limit_files(self, soft: int) -> None:
-        """The guardian keeps the output of every job open; jobs get the limit of Plait."""
+        """Set the limit: the guardian keeps the output of every job open, but jobs get
+        Plait's limit.
+        """
         if self.own_files != self.files_of_children:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, self.own_files))
 
@@ -1013,11 +1030,11 @@ class Order:
     )  # fmt: skip
 
     def __init__(self, channel: JobChannel) -> None:
-        """Read the head; ValueError if it cannot be one."""
+        """Read the head; raise ValueError if it is not valid."""
         _, self.flags, self.descriptor_count, self.id, *self.sizes, self.group = HEAD.unpack_from(
             channel.data
         )
-        # Number of the first stream that comes with it. Without input the child inherits ours.
+        # The number of the first stream in the message. Without input the child inherits ours.
         self.first = 1 if self.flags & NO_INPUT else 0
         self.size = HEAD.size + sum(self.sizes)
         needed = (not self.sizes[3]) + (0 if self.flags & CAPTURE else 2) + 1 - self.first
@@ -1052,9 +1069,9 @@ def _unpack(pairs: bytes) -> Environment:
 
 
 class Programs:
-    """Finds programs like a shell, on the PATH that the program itself will get.
+    """Finds programs as a shell does, on the PATH that the program itself will get.
 
-    The candidates of the last name are cached, but not which of them exists.
+    The candidates of the last name are cached, but not which of them exist.
     """
 
     def __init__(self) -> None:

@@ -37,12 +37,13 @@ Stdio: TypeAlias = tuple[int | None, int, int]
 
 
 class Job:
-    """A process and its channel, which is readable when there are reports."""
+    """A process and its channel, which is readable when reports have arrived."""
 
     __slots__ = ("_channel", "_exited", "_id", "_is_reusable")
 
     def __init__(self, channel: Channel) -> None:
-        self._channel: Channel | None = channel  # until `close`: then another job may have it
+        # None after `close`, since another job may get it then
+        self._channel: Channel | None = channel
         self._id = channel.last_id
         self._exited = False
         self._is_reusable = channel.is_shared
@@ -52,7 +53,7 @@ class Job:
         return self._channel.socket.fileno()
 
     def reports(self) -> list[JobReport]:
-        """The reports that have arrived; a GuardianError if the guardian died."""
+        """Return the reports that have arrived; raise a GuardianError if the guardian died."""
         assert self._channel is not None
         reports = self._channel.receive()
         if reports is None:
@@ -87,7 +88,7 @@ class Job:
     def _command(self, kind: bytes, number: int, grace: float) -> None:
         assert self._channel is not None
         self._is_reusable = False
-        with contextlib.suppress(OSError):  # the guardian died: `reports` says so
+        with contextlib.suppress(OSError):  # the guardian died: `reports` raises that error
             self._channel.send_all(wire.COMMAND.pack(kind, self._id, number, grace))
 
 
@@ -105,10 +106,10 @@ def start(
 ) -> Job:
     """Start a program. If it cannot be started, the report REFUSED follows.
 
-    Its environment is `env` with `more_env`; it costs less if `env` is the same as before.
-    Without `stdio` its output is captured: reports bring it, and its input is `stdin`, or nothing.
-    The child gets only these descriptors. `in_our_group`: it shares our process group, so that a
-    terminal treats both alike. `spares`: refuse to start it if fewer descriptors would be left.
+    Its environment is `env` with `more_env`; an unchanged `env` costs less. Without `stdio` its
+    output is captured: reports bring it, and its input is `stdin`, or nothing. The child gets
+    only these descriptors. `in_our_group`: it shares our process group, so that a terminal
+    treats both alike. `spares`: refuse to start it if fewer descriptors would be left.
     """
     captured = stdio is None
     given = [fd for fd in (stdio or (stdin,)) if fd is not None]
@@ -133,7 +134,7 @@ def start(
             except OSError as error:
                 if error.errno not in GUARDIAN_GONE:
                     raise no_room(argv[0], error) from None
-                if not guardian.has_ended():  # it had no descriptor for the channel
+                if not guardian.has_ended():  # the guardian had no descriptor for the channel
                     raise no_room(argv[0], OSError(errno.EMFILE, "")) from None
                 replace_guardian(guardian)
     finally:
@@ -153,7 +154,7 @@ class JobGroup:
         self._unsent = bytearray()
         self._is_reusable = True
         self.is_full = False
-        """The channel has no room: wait until it can be written, then `flush`."""
+        """The channel has no room: wait until it can be written, then call `flush`."""
 
     def start(
         self,
@@ -218,9 +219,10 @@ class JobGroup:
         raise lost_guardian()
 
     def flush(self) -> None:
-        """Send what there is room for; that the guardian is lost, `reports` says.
+        """Send as much as there is room for; `reports` raises the error if the guardian is
+        lost.
 
-        It never waits: a guardian that is stopped reads nothing, and only we can continue it.
+        It never waits: a stopped guardian reads nothing, and only we can continue it.
         """
         self.is_full = False
         while self._unsent and self._channel is not None:
@@ -233,11 +235,15 @@ class JobGroup:
                 self._unsent.clear()
 
     def fileno(self) -> int:
-        """Of the channel, which may become another one when a job starts; -1: there is none."""
+        """Return the descriptor of the channel; a new job may change it; -1 if there is no
+        channel.
+        """
         return -1 if self._channel is None else self._channel.socket.fileno()
 
     def reports(self) -> list[JobReport]:
-        """The reports about jobs that have arrived; a GuardianError if the guardian died."""
+        """Return the reports about jobs that have arrived; raise a GuardianError if the
+        guardian died.
+        """
         if self._channel is None:
             return []
         reports = self._channel.receive()
@@ -262,7 +268,7 @@ class JobGroup:
         self._running.discard(id_)
 
     def _drop_channel(self) -> Channel | None:
-        """Forget the channel, and what was to be sent on it."""
+        """Forget the channel, and the unsent data."""
         channel, self._channel = self._channel, None
         self._unsent.clear()
         self.is_full = False
@@ -297,15 +303,18 @@ class GroupJob:
 
 
 class ChannelFull(Exception):
-    """The guardian has to read before the channel has room for an order."""
+    """Raised if the guardian must read before the channel has room for an order."""
 
 
 _CHECKED_FROM: Final = 100
-"""Descriptors below this number do not make us check the limit."""
+"""The limit is not checked for descriptors below this number."""
 
 
 def _require_spare_descriptors(program: str, newest: int, spares: int) -> None:
-    """New descriptors get the lowest free number, so the newest shows how many are in use."""
+    """Raise an error if too few descriptors are left.
+
+    New descriptors get the lowest free number, so the newest one shows how many are in use.
+    """
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

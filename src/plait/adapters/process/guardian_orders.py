@@ -11,13 +11,14 @@ from plait.core.hints import Final
 
 NO_VARIABLES: Final[Mapping[str, str]] = {}
 MOST_CHANGES: Final = 16
-"""An environment with more changed variables than these is sent whole."""
+"""An environment with more changed variables than this is sent completely."""
 _ID, _ID_AT = struct.Struct("=I"), 4
 """The number of the job in an order."""
 
 
 def encode_text(text: str) -> bytes:
-    # Not the locale's encoding: bytes that are not UTF-8 came in as surrogates, and go out again.
+    # The locale's encoding is not used: bytes that are not UTF-8 came in as surrogates, and go out
+    # unchanged.
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -30,7 +31,9 @@ def encode_order(
     descriptors: int,
     directory: str = "",
 ) -> bytes:
-    """An order as bytes, without its id. Without a `directory`, its first descriptor is one."""
+    """Encode an order without its id. Without a `directory`, its first descriptor is the
+    directory.
+    """
     if not argv:
         raise InputError("there is no program to start", fix="name one", code="no-program")
     try:
@@ -53,14 +56,16 @@ def with_id(order: bytes, id_: int) -> bytes:
 
 
 class _Environments:
-    """Environments as bytes. Most differ from the last one in a few variables only."""
+    """Encodes environments. Most differ from the last one in only a few variables."""
 
     def __init__(self) -> None:
         # One object, so that threads need no lock.
         self._last: tuple[dict[str, str], bytes] = ({}, b"")
 
     def pack_env(self, env: dict[str, str], more: Mapping[str, str]) -> tuple[bytes, bytes]:
-        """A whole environment, often an earlier one, and the variables that differ from it."""
+        """Return a whole environment, often an earlier one, and the variables that differ
+        from it.
+        """
         if len(more) > MOST_CHANGES:
             return _pack_variables({**env, **more}), b""
         last, packed = self._last
@@ -85,7 +90,7 @@ def _pack_variables(env: Mapping[str, str]) -> bytes:
 
 
 def _join_words(words: Sequence[str]) -> bytes:
-    """Texts with NUL at the end of each."""
+    """Join texts, each followed by NUL."""
     joined = encode_text("\0".join((*words, "")))
     if joined.count(b"\0") != len(words):
         raise ValueError("NUL within a word")

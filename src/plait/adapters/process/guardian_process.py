@@ -1,8 +1,8 @@
 """The process of the guardian: start it when it is needed, and replace it if it dies.
 
-The guardian is the compiled one (guardian.c) where there is one and it works, and guardian.py
-otherwise. A new guardian gets its first order when it has reported that it is ready: so one that
-does not work is replaced before it could lose an order.
+The compiled guardian (guardian.c) is used if it exists and works, otherwise guardian.py. A new
+guardian gets its first order only after it has reported that it is ready: so one that does not work
+is replaced before it could lose an order.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ WAS_STOPPED: Final = (
 )
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 COMPILED: Final = os.path.join(_FOLDER, f"plait-guardian-{wire.VERSION}")
-"""The compiled guardian, if there is one; of another version, it has another name."""
+"""The path of the compiled guardian, which may be missing; each version has another name."""
 LIBRARY: Final = os.path.join(_FOLDER, "libwarm.so")
-"""What the compiled guardian prestarts shells with, if it is there."""
+"""The library with which the compiled guardian prestarts shells, if it exists."""
 NO_COMPILED: Final = "PLAIT_PYTHON_GUARDIAN"
-"""If this variable is set, guardian.py serves."""
+"""If this variable is set, guardian.py is used."""
 NO_WARM: Final = "PLAIT_NO_WARM_SHELLS"
-"""If this variable is set, no shell is prestarted."""
+"""If this variable is set, no shells are prestarted."""
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
 _PATIENCE = 0.001
 _START_PATIENCE: Final = 10.0
-"""Seconds in which the compiled guardian, which needs a millisecond, has to be ready."""
+"""Seconds that the compiled guardian has to get ready; it needs a millisecond."""
 _END_PATIENCE: Final = 100
 """Milliseconds: a guardian that ends closes its sockets one after the other."""
-# So that a dead guardian is an error that we handle, and SIGPIPE does not end us.
+# A dead guardian must be an error that we handle; SIGPIPE must not end us.
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-# EBADF: another thread has noticed it first, and closed our end.
+# EBADF: another thread noticed it first and closed our end.
 GUARDIAN_GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
 
@@ -84,12 +84,12 @@ class JobReport:
 
 
 def warm_up() -> None:
-    """Start the guardian now, in parallel to other work: its start takes longer than a call."""
+    """Start the guardian now, in parallel to other work: starting it takes longer than a call."""
     get_guardian(in_our_session=False)
 
 
 def describe() -> str:
-    """Which guardian serves, and why not the compiled one. It is started for this."""
+    """Which guardian is used, and why not the compiled one. This starts it."""
     with listening(lambda _: None):
         for _ in range(2):
             guardian = get_guardian(in_our_session=False)
@@ -124,11 +124,11 @@ def end_all() -> None:
 
 
 class NoDescriptors(MachineError):
-    """Too many files are open; the end of another process helps."""
+    """Too many files are open; the end of another process may help."""
 
 
 def no_room(program: str, error: OSError) -> PlaitError:
-    """The error if a start fails for lack of descriptors or memory."""
+    """Return the error for a start that failed for lack of descriptors or memory."""
     number = error.errno or 0
     limit = start_error(program, number)
     if limit is None:
@@ -150,16 +150,17 @@ class Channel:
         self.guardian = guardian
         self.is_shared = shared
         self.last_id = 0
-        """Of the last order."""
+        """The id of the last order."""
         self._came = b""
-        """The beginning of a report."""
+        """The beginning of an incomplete report."""
         self._is_new = True
-        """The guardian may have had no descriptor for it."""
+        """Nothing has arrived yet: the guardian may have had no descriptor for the channel."""
 
     def receive(self) -> list[JobReport] | None:
-        """The reports that have arrived; a GuardianError if the guardian died.
+        """Return the reports that have arrived; raise a GuardianError if the guardian died.
 
-        None: the guardian has no more descriptors, so it closed the channel before it used it.
+        None: the guardian has no more descriptors, so it closed the channel before it used
+        it.
         """
         try:
             data = self.socket.recv(_ROOM)
@@ -184,7 +185,7 @@ class Channel:
             self.send_all(order[sent:])
 
     def send_all(self, data: bytes) -> None:
-        """Send all data; the guardian always reads on."""
+        """Send all data; the guardian never stops reading."""
         try:
             sent = self.socket.send(data, NO_SIGNAL)
         except BlockingIOError:
@@ -208,12 +209,12 @@ _ROOM = 4 * wire.PIECE
 
 
 def refused_channel(id_: int) -> JobReport:
-    """The guardian lives and closed a channel that it never used: it has no more descriptors."""
+    """The report for a channel that a living guardian closed unused: it has no more descriptors."""
     return JobReport(wire.REFUSED, 0, id_, errno.EMFILE, 0, 0, 0.0, 0.0, b"", b"")
 
 
 def split_reports(data: bytes) -> tuple[list[JobReport], bytes]:
-    """Complete reports, and the beginning of the next one."""
+    """Split data into complete reports and the beginning of the next one."""
     reports, at, size = list[JobReport](), 0, wire.REPORT.size
     while len(data) - at >= size:
         kind, streams, id_, number, pid, peak, user, system, out, err = wire.REPORT.unpack_from(
@@ -240,16 +241,18 @@ class Guardian:
     marks: int
     in_our_session: bool
     channels: WeakSet[Channel] = field(default_factory=WeakSet)
-    """All open ones. Weak, so that one that is lost before its job exists is closed."""
+    """All open channels. The references are weak, so that a channel that is lost before its job
+    exists is closed.
+    """
     shared: WeakSet[Channel] = field(default_factory=WeakSet)
-    """Those that may serve several jobs, one after the other."""
+    """Channels that may serve several jobs, one after the other."""
     idle: list[Channel] = field(default_factory=list)
     is_compiled: bool = False
     is_ready: bool = False
     is_dead: bool = False
     next_check: float = 0.0
     was_printed: bool = False
-    """The warning was printed, because no listener was there."""
+    """The warning was printed, because there was no listener."""
 
     def check(self) -> None:
         now = time.monotonic()
@@ -265,7 +268,7 @@ class Guardian:
             print(f"plait: {WAS_STOPPED}", file=sys.stderr)
 
     def require_ready(self) -> None:
-        """Wait until it takes orders; an OSError as of a dead one if it never will."""
+        """Wait until it accepts orders; raise an OSError as for a dead one if it never will."""
         if self.is_ready:
             return
         with _LOCK:
@@ -284,21 +287,21 @@ class Guardian:
             self.is_ready = True
 
     def has_ended(self) -> bool:
-        """Whether it closed its end of the request socket, or does so in this moment."""
+        """Has it closed its end of the request socket, or does it close it now?"""
         if self.is_dead:
             return True
         return self._has_closed(_END_PATIENCE)
 
     def has_ended_now(self) -> bool:
-        """Whether it is known to have ended."""
+        """Is it known to have ended?"""
         return self.is_dead or self._has_closed(0)
 
     def _has_closed(self, patience: int) -> bool:
-        """Whether it closes its end of the request socket within so many milliseconds."""
+        """Does it close its end of the request socket within this number of milliseconds?"""
         poll = select.poll()
         try:
             poll.register(self.request, select.POLLIN)
-        except ValueError:  # another thread has closed ours
+        except ValueError:  # another thread has closed our end
             return True
         return bool(poll.poll(patience))
 
@@ -313,13 +316,15 @@ class Guardian:
         return channel
 
     def close(self) -> None:
-        """Keeps the channels of jobs open: by them their threads notice the guardian's end."""
+        """Close it, but keep the channels of jobs open: through them their threads notice
+        its end.
+        """
         self.is_dead = True
         self.request.close()
         self.close_spare()
 
     def close_spare(self) -> None:
-        """Keep at most one idle channel more than busy ones: after a map the others go."""
+        """Keep at most one more idle channel than busy ones: after a map, the others are closed."""
         try:
             while self.is_dead or 2 * len(self.idle) > len(self.shared) + 1:
                 self.idle.pop().close()
@@ -359,12 +364,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 _LISTENERS: dict[object, tuple[Callable[[str], None], set[str]]] = {}
-"""Each with the messages that it has got."""
+"""The listeners, each with the messages that it has got."""
 
 
 @contextlib.contextmanager
 def listening(warn: Callable[[str], None]) -> Iterator[None]:
-    """Within this, `warn` gets each problem of the guardian once. Otherwise they are printed."""
+    """Inside this context, `warn` gets each problem of the guardian once. Otherwise they are
+    printed.
+    """
     key = object()
     _LISTENERS[key] = warn, set()
     try:
@@ -374,7 +381,7 @@ def listening(warn: Callable[[str], None]) -> Iterator[None]:
 
 
 def _notify(message: str) -> bool:
-    """False if there is no listener."""
+    """Pass a message to the listeners; False if there are none."""
     listeners = list(_LISTENERS.values())
     for warn, sent in listeners:
         if message not in sent:
@@ -384,7 +391,7 @@ def _notify(message: str) -> bool:
 
 
 def send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
-    """Send all descriptors, and as much data as fits; returns how much."""
+    """Send all descriptors, and as much data as fits; return how much was sent."""
     rights = struct.pack(f"={len(descriptors)}i", *descriptors)
     while True:
         try:
@@ -392,7 +399,7 @@ def send_with(socket_: socket.socket, data: bytes, descriptors: Sequence[int]) -
                 [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], NO_SIGNAL
             )
         except OSError as error:
-            # Too many descriptors are in flight: wait until some have arrived.
+            # Too many descriptors are on their way: wait until some have arrived.
             if error.errno != errno.ETOOMANYREFS:
                 raise
             time.sleep(_PATIENCE)
@@ -418,7 +425,7 @@ def replace_guardian(dead: Guardian) -> None:
         if _GUARDIANS.get(dead.in_our_session) is not dead:
             return
         dead.close()
-        with contextlib.suppress(ChildProcessError):  # other code has waited for it
+        with contextlib.suppress(ChildProcessError):  # other code has collected its exit status
             why = _own_fault(_end_status(dead.pid))
             if dead.is_compiled and why:
                 _distrust_compiled(why)
@@ -426,7 +433,7 @@ def replace_guardian(dead: Guardian) -> None:
 
 
 def _end_status(pid: int) -> int:
-    """The wait status of a guardian that ends now; one that does not is killed."""
+    """Return the wait status of a guardian that ends now; kill it if it does not end."""
     end = time.monotonic() + _END_PATIENCE / 1000
     while time.monotonic() < end:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -438,7 +445,7 @@ def _end_status(pid: int) -> int:
 
 
 def _own_fault(status: int) -> str:
-    """How a guardian ended; empty if something else killed it, as when there is no memory left."""
+    """How a guardian ended; empty if something else killed it, for example when memory ran out."""
     if os.WIFEXITED(status):
         return f"it ended with exit code {os.WEXITSTATUS(status)}"
     number = os.WTERMSIG(status)
@@ -446,7 +453,7 @@ def _own_fault(status: int) -> str:
 
 
 def start_guardian(in_our_session: bool, *old_marks: int, command: Sequence[str] = ()) -> Guardian:
-    """`command`: the program that is the guardian, without its arguments; empty: choose one."""
+    """Start a guardian; `command`: its program, without arguments; empty: choose one."""
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
@@ -462,7 +469,7 @@ def start_guardian(in_our_session: bool, *old_marks: int, command: Sequence[str]
         *map(str, old_marks),
     ]
     try:
-        # Not a low number: those are overwritten below.
+        # Not a low number: low numbers are overwritten below.
         moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
     except OSError:  # the limit is below 10
         raise no_room("the guardian", OSError(errno.EMFILE, "")) from None
@@ -499,8 +506,8 @@ def start_guardian(in_our_session: bool, *old_marks: int, command: Sequence[str]
 
 
 def _command() -> list[str]:
-    """The program that is the guardian. A compiled one that may not be executed is tried, too: then
-    its start says so.
+    """Return the guardian's program. A compiled one that must not be executed is tried too: its
+    start then reports that.
     """
     is_usable = _COMPILED_PROBLEM is None and not os.environ.get(NO_COMPILED)
     if is_usable and os.path.exists(COMPILED):
@@ -509,12 +516,12 @@ def _command() -> list[str]:
 
 
 def _library() -> str:
-    """What prestarts shells; empty if none shall be, or it was not compiled."""
+    """Return the library that prestarts shells; empty if it is switched off or was not compiled."""
     return "" if os.environ.get(NO_WARM) or not os.path.exists(LIBRARY) else LIBRARY
 
 
 _COMPILED_PROBLEM: str | None = None
-"""Why the compiled guardian is not used any more."""
+"""Why the compiled guardian is no longer used."""
 
 
 def _distrust_compiled(why: str) -> None:
@@ -544,7 +551,7 @@ def lost_guardian() -> GuardianError:
 
 
 def _drop_guardians() -> None:
-    """After a fork: only the parent may have sockets to its guardian."""
+    """Reset after a fork: only the parent may have sockets to its guardian."""
     global _LOCK
     for guardian in _GUARDIANS.values():
         guardian.close()

@@ -1,6 +1,6 @@
-"""What Plait and the guardian say to each other: numbers, types and forms of messages.
+"""The protocol between Plait and the guardian: numbers, types and forms of messages.
 
-The guardian imports this module alone, without Plait; `guardian.c` has the same.
+The guardian imports this module alone, without Plait; `guardian.c` has the same constants.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from typing import Final
 
 VERSION: Final = 3
-"""Of this protocol; the first argument of a guardian."""
+"""The version of the protocol; the first argument of a guardian."""
 REQUEST_FD: Final = 3
 FIRST_FILE: Final = 64
 """The child's descriptor of its first file; far from 3, which scripts and make often use."""
 MAX_DESCRIPTORS: Final = 253
-"""Linux passes no more in one message."""
+"""The limit of Linux for one message."""
 GIVE_UP: Final = 5.0
-"""Seconds after the first kill. A process that is left cannot be killed: another user's, or stuck."""
+"""Seconds after the first kill. A process that is still there cannot be killed: it belongs to
+another user, or hangs.
+"""
 
 HEAD: Final = struct.Struct("=cBBxIIIIIi")
-"""JOB, flags, number of descriptors, id; bytes of argv, env, more env and directory, each text with
-NUL at its end; process group (0: a new one).
+"""JOB, flags, number of descriptors, id; the sizes of argv, env, more env and directory, in which
+each text ends with NUL; process group (0: a new one).
 """
 COMMAND: Final = struct.Struct("=cxxxIid")
 """Type, id, signal, seconds of grace."""

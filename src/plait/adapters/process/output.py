@@ -1,4 +1,4 @@
-"""Captures what a process prints on one stream.
+"""Capture the output of a process on one stream.
 
 The beginning stays in memory. The rest is dropped, or goes to a file together with the beginning,
 so memory does not grow with output. If the file is incomplete, `lost` says why.
@@ -14,18 +14,18 @@ from collections.abc import Callable
 from plait.core.hints import IO, Final, Literal, TypeAlias
 
 MAX_OVERFLOW: Final = 1024 * 1024 * 1024
-"""Bytes of each stream in its file."""
+"""The limit for each stream in its file, in bytes."""
 MOST_FILES: Final = 20
-"""Such files in one folder; the oldest are removed first."""
+"""The number of such files in one folder; the oldest are removed first."""
 FILE_AGE: Final = 7 * 24 * 3600
-"""Seconds after which such a file is removed when another is made."""
+"""Seconds after which such a file is removed when another one is created."""
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
 
 class StreamCapture:
-    """One stream: its beginning in memory, and all of it in a file if it is long."""
+    """One stream: its beginning in memory, and the whole stream in a file if it is long."""
 
     __slots__ = (
         "file", "folder", "kept", "lost", "max_output", "most_in_file", "name", "on_output", "room_in_file",
@@ -92,7 +92,7 @@ class StreamCapture:
         self.lost = self.lost or not_written(error)
 
     def discard(self) -> None:
-        """Drop everything, also what follows."""
+        """Drop everything, also later output."""
         self.on_output = None
         self.wants_file = False
         self.max_output = 0
@@ -100,23 +100,23 @@ class StreamCapture:
             os.unlink(path)
 
     def close(self) -> str | None:
-        """The path of the file, if there is one. Only after this is `lost` final."""
+        """Return the path of the file, if there is one. `lost` is final only after this."""
         if self.file is None:
             return None
         try:
             self.file.close()
-        except OSError as error:  # what was buffered did not fit
+        except OSError as error:  # buffered data did not fit
             self._lose(error)
         return self.file.name
 
 
 def not_written(error: OSError) -> str:
-    """Why output could not be put into a file."""
+    """Why output could not be written to a file."""
     return f"it could not be written: {error.strerror or error}"
 
 
 def _make_room(folder: str) -> None:
-    """Make the folder for long output; remove files that are old or too many."""
+    """Create the folder for long output; remove files that are old or too many."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with os.scandir(folder) as entries:
         files = sorted(

@@ -7,7 +7,7 @@ The guardian, a process of its own, starts each of them in a new process group, 
 environment and descriptors that it is given (see `guardian`; `guardian_client` is our side of it).
 One loop (`watch`) writes its input, reads its output and watches the time, so neither side can
 block the other. Memory does not grow with output: output beyond a limit goes to a file or is
-dropped, and the process goes on. On timeout, cancel, interrupt or Plait's death, the process and
+dropped, and the process continues. On timeout, cancel, interrupt or Plait's death, the process and
 all that it started end: first asked, then killed, daemons too. (Without /proc: its process group.)
 
 A process that a finished program left in the background runs until Plait ends. If it keeps the
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from plait.template.shell.binding import BoundScript
 else:
-    import _signal as signal  # `signal` makes enums, which is slow
+    import _signal as signal  # the module `signal` makes enums, which is slow
 
 __all__ = [
     "MAX_OUTPUT",
@@ -63,7 +63,7 @@ __all__ = [
 MAX_OUTPUT: Final = 16 * 1024 * 1024
 """Bytes of each stream that are kept in memory."""
 MAX_LOG: Final = 16384
-"""Characters of a tool's log: what it prints before its result."""
+"""Characters of a tool's log, which is its output before the result."""
 MAX_ARGUMENT: Final = 100 * 1024
 """Bytes of a script on the command line; Linux allows 128 KiB."""
 ERROR_LINES: Final = 12
@@ -127,7 +127,7 @@ def run_shell(
 
 @contextlib.contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ctrl-C and Ctrl-\\ reach the child, too: it decides, and we wait."""
+    """Ignore Ctrl-C and Ctrl-\\ while the child runs: the child gets them too and decides."""
     import threading
 
     in_foreground = threading.current_thread() is threading.main_thread() and _has_terminal()
@@ -141,7 +141,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _has_terminal() -> bool:
-    """Whether our group is in the foreground of a terminal, whose keys send it signals."""
+    """Is our process group in the foreground of a terminal, whose keys send it signals?"""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -149,7 +149,7 @@ def _has_terminal() -> bool:
 
 
 def _cancel_around() -> Cancel | None:
-    """What cancels the tool that is a function, and calls us."""
+    """The cancel signal of the tool, a function, that calls us."""
     from plait.adapters.process.thread_cancel import current_cancel
 
     return current_cancel()
@@ -195,7 +195,7 @@ def _shell_program(
 def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> PrimitiveResult:
     """Run a tool: exit code 0 is success, and its output is the data, parsed if it is JSON.
 
-    Output beyond the limit is an error: half of a result looks like a whole one.
+    Output beyond the limit is an error: half of a result would look like a whole one.
     """
     return order_call(call, cancel=cancel).wait()
 
@@ -203,7 +203,7 @@ def call_process(call: ProcessCall, *, cancel: Cancel | None = None) -> Primitiv
 def order_call(
     call: ProcessCall, *, cancel: Cancel | None, on_output: OnOutput | None = None
 ) -> CallOrder:
-    """Return the order of the same, for a step that awaits it."""
+    """Return the order for such a call, for a step that awaits it."""
     limits = call.limits
     overflow = limits.overflow or False
     options = ProcessOptions(limits.max_output, overflow, on_output, cancel, limits.timeout)
@@ -211,9 +211,9 @@ def order_call(
 
 
 def _without_start_files(env: Environment) -> Environment:
-    """The environment without variables by which a shell runs or defines things at its start."""
+    """The environment without variables that make a shell run or define things at its start."""
     if _START_FILES.isdisjoint(env) and "BASH_FUNC_" not in "\0".join(env):
-        return env  # nearly always
+        return env  # true for nearly all environments
     return {
         k: v for k, v in env.items() if k not in _START_FILES and not k.startswith("BASH_FUNC_")
     }
@@ -254,10 +254,10 @@ def _call_result(call: ProcessCall, why: Why, finished: ProcessResult) -> Primit
 
 
 def _data(stdout: bytes) -> tuple[Json, str]:
-    """The JSON value or the text that a tool printed, and its log.
+    """Return the JSON value or the text that a tool printed, and its log.
 
-    If the last line is an object with `success`, it is the result, and the lines before it are the
-    log. Any other last line is text like the rest: a tool may print a file of JSON lines.
+    If the last line is an object with `success`, it is the result, and the lines before it are
+    the log. Any other last line is text like the rest: a tool may print a file of JSON lines.
     """
     text = stdout.decode("utf-8", "replace")
     whole = _parse_json(text)
@@ -319,14 +319,14 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrder(Order):
-    """A process that somebody waits for: this thread, or a dispatcher with many others."""
+    """A process that is awaited: by this thread, or by a dispatcher together with many others."""
 
     program: ProcessSpec
     options: ProcessOptions
 
     def make_value(self, why: Why, finished: ProcessResult) -> Any:
-        """Return what the step gets, or raise why it does not get it."""
-        raise NotImplementedError  # each kind of process has its own
+        """Return what the step gets, or raise the error that replaces it."""
+        raise NotImplementedError  # each kind of process implements it
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ class ProgramOrder(ProcessOrder):
             return finished
         error = stop_error(self.program.name, why, self.options.timeout)
         if why == "timeout":
-            error.ended = finished  # only its output shows where it hung
+            error.ended = finished  # only the output shows where it hung
         else:
             finished.remove_files()
         raise error
@@ -372,6 +372,7 @@ def _run(program: ProcessSpec, options: ProcessOptions) -> tuple[Why, ProcessRes
                 return why, watch.make_result(time.monotonic() - started)
         finally:
             ends.close()
-        # Without room for its pipes the guardian refuses it: the end of another one makes room.
+        # Without room for its pipes, the guardian refuses it; the end of another process makes
+        # room.
         if not (watch.was_full and wait_for_end(program, options.cancel)):
             raise watch.not_started()

@@ -1,4 +1,6 @@
-"""What to run, how, and how it ended; the errors of a program that did not run to its end."""
+"""The data of a program: what to run, how, and how it ended; and the errors if it did not run to
+its end.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ Why: TypeAlias = Literal["ended", "timeout", "cancelled"]
 
 
 class Cancel(Protocol):
-    """A `threading.Event` or the like: set, the call is cancelled.
+    """The signal that cancels a call, such as a `threading.Event` that is set.
 
-    If it has `at_once`, and that becomes true, running processes get no more grace.
+    If it has `at_once` and that becomes true, running processes get no more grace.
     """
 
     def is_set(self) -> bool: ...
@@ -47,7 +49,7 @@ class ProcessResult:
     peak_rss: int = 0
     """KiB of the process, or of the largest that it waited for; at least the guardian's 10 MB."""
     cpu_time: float = 0.0
-    """Seconds of computing, with those of the processes that it waited for."""
+    """Seconds of computing, including the processes that it waited for."""
     stdout_file: str | None = None
     """The whole stream, if it was too long and `overflow` was set. The caller removes it."""
     stderr_file: str | None = None
@@ -74,7 +76,7 @@ class ProcessSpec:
 
     @property
     def name(self) -> str:
-        return self.argv[0] if self.argv else ""  # `guardian_client.start` refuses that
+        return self.argv[0] if self.argv else ""  # `guardian_client.start` refuses an empty one
 
     @property
     def more_env(self) -> Environment:
@@ -101,7 +103,7 @@ class ProcessOptions:
 
 
 def stop_error(program: str, why: Why, timeout: float | None) -> ProcessError:
-    """Why a program was ended."""
+    """The error for a program that was ended, with the reason."""
     if why == "cancelled":
         return ProcessError(f"'{program}' was ended: the call was cancelled", code="cancelled")
     return ProcessError(
@@ -112,7 +114,7 @@ def stop_error(program: str, why: Why, timeout: float | None) -> ProcessError:
 
 
 def refusal_error(spec: ProcessSpec, number: int) -> PlaitError:
-    """Why a program could not be started, by the errno."""
+    """The error for a program that could not be started, by the errno."""
     program, cwd = spec.name, spec.cwd or "."
     if (limit := start_error(program, number)) is not None:
         return limit

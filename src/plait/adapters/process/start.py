@@ -1,4 +1,4 @@
-"""Start a program through the guardian: its descriptors, and waiting until there are enough of them."""
+"""Start a program through the guardian: make its descriptors, and wait until there are enough."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from plait.adapters.process.process_spec import (
 from plait.core.hints import Final
 
 MOST_STARTING: Final = 8
-"""Threads that start a process at the same time."""
+"""The number of threads that may start a process at the same time."""
 SPARE_DESCRIPTORS: Final = 64
-"""Descriptors that processes leave to the journal, files and servers."""
+"""The number of descriptors that processes leave for the journal, files and servers."""
 
 
 def start_program(program: ProcessSpec, ends: ProcessDescriptors, options: ProcessOptions) -> Job:
-    """Start it; without free descriptors, wait until another process has ended."""
+    """Start the program; without free descriptors, wait until another process has ended."""
     sparing = True
     while True:
         theirs: list[int] = []
         try:
-            # A few at a time: many threads that each have both ends of all pipes need too many
+            # Only a few at a time: many threads that each hold both ends of all pipes need too many
             # descriptors.
             with next(_STARTING):
                 try:
@@ -63,7 +63,7 @@ def start_program(program: ProcessSpec, ends: ProcessDescriptors, options: Proce
 
 
 def wait_for_end(program: ProcessSpec, cancel: Cancel | None) -> bool:
-    """Wait until another process ends; False if none runs."""
+    """Wait until another process ends; False if none is running."""
     try:
         return _RUNNING.wait_for_end(cancel)
     except InterruptedError:
@@ -71,7 +71,7 @@ def wait_for_end(program: ProcessSpec, cancel: Cancel | None) -> bool:
 
 
 def raise_descriptor_limit() -> bool:
-    """Raise our limit as far as the system allows; False if that is not further."""
+    """Raise our limit as far as the system allows; False if it was already there."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,14 +105,15 @@ class _Running:
                 self.waiting.pop(0).release()
 
     def wait_for_end(self, cancel: Cancel | None) -> bool:
-        """Wait until a process ends; False if none runs. InterruptedError if cancelled."""
+        """Wait until a process ends; False if none is running. InterruptedError if cancelled."""
         ended = allocate_lock()
         ended.acquire()
         with self.lock:
             if not self.count:
                 return False
             self.waiting.append(ended)
-        # Also polls: a thread that was woken and cancelled at once may have used up the wake-up.
+        # Also check regularly: a thread that was woken and cancelled at the same time may have used
+        # up the wake-up.
         while not ended.acquire(timeout=CANCEL_PAUSE) and self.count:
             if cancel is not None and cancel.is_set():
                 self._leave(ended)
@@ -130,7 +131,9 @@ _STARTING: Iterator[LockType]
 
 
 def _reset() -> None:
-    """Also after a fork: the threads that have locks or processes are in the parent only."""
+    """Reset the count, also after a fork: threads that hold locks or processes exist only in
+    the parent.
+    """
     global _RUNNING, _STARTING
     _RUNNING = _Running()
     _STARTING = itertools.cycle([allocate_lock() for _ in range(MOST_STARTING)])
@@ -143,7 +146,9 @@ os.register_at_fork(after_in_child=_reset)
 def open_descriptors(
     program: ProcessSpec, ends: ProcessDescriptors, theirs: list[int], options: ProcessOptions
 ) -> tuple[Stdio | None, int | None, list[int]]:
-    """The child's standard streams or its input, and its files; `theirs` gets what has to be closed."""
+    """Open the child's standard streams or its input, and its files; `theirs` gets what must be
+    closed.
+    """
     stdio, stdin = None, None
     try:
         if options.passthrough:
@@ -191,14 +196,14 @@ def _inherit_stdio(theirs: list[int]) -> Stdio:
 def _own_or_null(fd: int, theirs: list[int]) -> int:
     try:
         os.fstat(fd)
-    except OSError:  # we were started without it
+    except OSError:  # we were started without this stream
         fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         theirs.append(fd)
     return fd
 
 
 def _file_with(content: bytes, theirs: list[int]) -> int:
-    """An open file without a name, so that nothing is left of it."""
+    """Open a file without a name, so that nothing of it stays."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("plait")
     else:

@@ -1,7 +1,7 @@
-"""Who may cancel what the current thread does.
+"""The cancel signal for the work of the current thread.
 
-A function that is a tool calls `plait.sh` and knows nothing of the run or the client around it; the
-processes that it starts end when these are cancelled.
+A function that is a tool calls `plait.sh` and does not know the run or the client around it. The
+processes that it starts end when the run or client is cancelled.
 """
 
 from __future__ import annotations

@@ -29,17 +29,17 @@ from plait.core.hints import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import signal
 else:
-    import _signal as signal  # `signal` makes enums, which is slow
+    import _signal as signal  # the module `signal` makes enums, which is slow
 
 EOF_GRACE: Final = 2.0
 """Seconds to wait for the end of output that other processes keep open after the exit."""
 
 
 class Watch:
-    """One process: writes its input, gets its output and its end from the guardian.
+    """Serves one process: writes its input, gets its output and its end from the guardian.
 
-    Whoever waits for it calls `receive` for its reports, `send` when its input can be written, and
-    `check` after both and at times, until it `is_done`.
+    Its caller uses `receive` for its reports, `send` when its input can be written, and `check`
+    after both and regularly, until it `is_done`.
     """
 
     __slots__ = (
@@ -64,13 +64,13 @@ class Watch:
         self.exit: JobReport | None = None
         self.refused: int | None = None
         self.no_directory = False
-        """It was refused because of its directory."""
+        """The process was refused because of its directory."""
         self.lost: GuardianError | None = None
         self.open = 0
         """Streams that other processes keep open after the exit."""
         self.over = False
         self.why: Why | None = None
-        """Why it ended or is being ended; None: it runs."""
+        """Why it ended or is being ended; None while it runs."""
         self.is_done = False
         self.is_cancelled = False
         timeout = options.timeout
@@ -86,7 +86,8 @@ class Watch:
                 poll.register(ends.stdin, select.POLLOUT)
 
     def check(self) -> None:
-        """Decide by the reports, the clock and the cancel signal whether it is done or is to end.
+        """Decide, by the reports, the clock and the cancel signal, whether it is done or
+        must be ended.
 
         Raises a GuardianError if the guardian was lost.
         """
@@ -104,7 +105,7 @@ class Watch:
         elif self.is_cancelled:
             self._stop("cancelled" if self.exit is None else "ended")
         elif self.cancel is not None and self.cancel.is_set():
-            # It may have ended by itself just now: look at its reports once more.
+            # It may just have ended by itself: check its reports once more.
             self.is_cancelled = True
         elif self._is_late():
             self._stop("timeout" if self.exit is None else "ended")
@@ -113,7 +114,9 @@ class Watch:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _stop(self, why: Why) -> None:
-        """End all processes of the job; output is read on, so that none blocks on a full pipe."""
+        """End all processes of the job; output is still read, so that none blocks on a full
+        pipe.
+        """
         self.why = why
         grace = grace_seconds() if self.options.grace is None else self.options.grace
         self.job.end(grace)
@@ -133,7 +136,7 @@ class Watch:
         return refusal_error(program, self.refused or 0)
 
     def abandon(self) -> None:
-        """End it: nobody wants its result any more."""
+        """End the process, because its result is no longer needed."""
         self.out.discard()
         self.err.discard()
         if self.why is None:
@@ -165,16 +168,17 @@ class Watch:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self.unsent = self.unsent[:0]  # it closed its input, which it may
+            self.unsent = self.unsent[:0]  # the process closed its input, which is allowed
         if not self.unsent:
-            with contextlib.suppress(KeyError):  # not registered yet, if all went at once
+            # not registered yet if everything was written at once
+            with contextlib.suppress(KeyError):
                 self.poll.unregister(self.ends.stdin)
             os.close(self.ends.stdin)
             self.ends.stdin = -1
 
     def make_result(self, duration: float) -> ProcessResult:
         out, err = self.out, self.err
-        # No report: it could not even be killed.
+        # No report: the process could not even be killed.
         end = self.exit
         code = os.waitstatus_to_exitcode(end.number if end else signal.SIGKILL)
         return ProcessResult(
@@ -195,7 +199,7 @@ class Watch:
 
 
 class OwnWatch(Watch):
-    """A process that this thread waits for."""
+    """Serves a process that this thread waits for."""
 
     __slots__ = ("_job",)
 
@@ -233,7 +237,7 @@ class OwnWatch(Watch):
         seconds = (
             guardian_process.CHECK if seconds is None else min(seconds, guardian_process.CHECK)
         )
-        # Rounded up: a wait that ends too early would be followed by a busy loop.
+        # Rounded up: a wait that ends too early would lead to a busy loop.
         found = self.poll.poll(max(0.0, seconds) * 1000 + 1)
         if not found:
             self._job.check_guardian()

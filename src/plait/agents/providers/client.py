@@ -64,7 +64,7 @@ STOP_CHECK_SECONDS: Final = 0.05
 MOST_KEPT: Final = 2000
 """Characters of a server's error message that the failure keeps."""
 MOST_QUOTED: Final = 300
-"""Characters of it that the message of the failure quotes."""
+"""Characters of that message that the failure's own message quotes."""
 FIXES: Final[Mapping[str, str | None]] = {
     "too-large": "no answer of a model is that long: look at base_url and path of the provider",
     "encoding": "look at the server, or at what stands between",
@@ -139,7 +139,9 @@ class HttpModel:
         return replace(response, usage=usage, model=response.model or model)
 
     def _with_cost(self, usage: TokenUsage, *names: str) -> TokenUsage:
-        """Use the first name that has a price: servers often respond with a more exact name."""
+        """Add the cost, by the first of these names that has a price: servers often return
+        a more exact name.
+        """
         known = (self._spec.price(name, usage) for name in names)
         return replace(usage, cost=next((one for one in known if one is not None), None))
 
@@ -312,7 +314,7 @@ class HttpModel:
         fix = FIXES.get(error.code or "", error.fix)
         return Failure(f"{what}; {fix}" if fix else what, _failure_kind(error))
 
-    # ── the answer ───────────────────────────────────────────────────────
+    # ── the response ─────────────────────────────────────────────────────────────
 
     def _read_body(
         self, exchange: _Exchange, stream: _MaskedStream | None, broken: _Broken
@@ -525,7 +527,7 @@ def pause_asked(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _failure_kind(error: RequestError) -> str:
-    """An unreadable response is a fault of the server."""
+    """The failure kind of an error; an unreadable response is a fault of the server."""
     return "server_error" if error.code in FIXES else failure_kind_of_error(error)
 
 

@@ -258,7 +258,7 @@ class RecordedModel:
         return self._refusal(request, f"{why} ({shape})")
 
     def _refusal(self, request: Mapping[str, Json], why: str) -> StepError:
-        # Whoever makes a request masks its texts, so a cut leaves no part of a secret.
+        # The texts of a request are masked when it is made, so a cut leaves no part of a secret.
         asked = json_text(shorten(_last_text(request), ASKED_LENGTH))
         what = f"the provider '{self.name}' knows no answer: {why}"
         return StepError(Failure(f"{what}; record it, or add it there: ask: {asked}", "refused"))

@@ -135,7 +135,7 @@ def _plain(answer: ModelResponse) -> ModelResponse:
 
 
 def _why(found: StructuredResult, schema: Mapping[str, Json]) -> str:
-    """For people: the places in the schema, which its author knows."""
+    """Explain what does not match, by places in the schema, which its author knows."""
     if not found.is_json:
         return "is not JSON"
     return f"does not fit the schema: see {', '.join(schema_violations(found.data, schema))} there"

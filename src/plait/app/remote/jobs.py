@@ -169,7 +169,13 @@ class WorkerJob:
         """A run context for one item."""
         settings = self.payload.settings
         secrets = Secrets(self.secret_texts)
-        events = EventBus(journal, mask=secrets.mask, reports=False, noted=self.noted)
+        events = EventBus(
+            journal,
+            mask=secrets.mask,
+            mask_title=secrets.mask_title,
+            reports=False,
+            noted=self.noted,
+        )
         return new_run_context(
             settings.run,
             journal,

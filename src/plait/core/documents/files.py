@@ -20,7 +20,7 @@ _unsaved: Mapping[str, str] = {}
 
 @contextmanager
 def with_unsaved(texts: Mapping[str, str]) -> Iterator[None]:
-    """Read these texts instead of the files at these real paths: what an editor shows."""
+    """Read the texts that an editor shows instead of the files at these real paths."""
     global _unsaved
     before, _unsaved = _unsaved, texts
     try:
@@ -30,7 +30,7 @@ def with_unsaved(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 def unsaved_text(path: str) -> str | None:
-    """The text that an editor shows for a file; None: the file itself counts."""
+    """The text that an editor shows for a file; None if the file itself must be read."""
     return _unsaved.get(os.path.realpath(path)) if _unsaved else None
 
 
@@ -56,9 +56,7 @@ def read_text(path: str | os.PathLike[str], limit: int) -> str:
 
 
 def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
-    """The text of these bytes; an error shows the line if `drawn`, never by itself: data may be
-    secret.
-    """
+    """Decode bytes; an error shows the line only if `drawn`, since data may be secret."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -73,7 +71,9 @@ def decode_text(data: bytes, name: str, *, drawn: bool = False) -> str:
 
 
 def _text_problem(data: bytes) -> tuple[str, str] | None:
-    """What bytes are that are not UTF-8, and what to do; None: text in an older encoding."""
+    """Say what bytes that are not UTF-8 probably are, and what to do; None: text in an older
+    encoding.
+    """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "this file is UTF-16, not UTF-8", "save the file as UTF-8"
     if b"\0" in data:
@@ -128,7 +128,7 @@ def _file_fix(name: str) -> str:
         beside = os.listdir(os.path.dirname(name) or ".")
     except OSError:
         return "check the path: its directory does not exist"
-    # Two names with the same ending are alike without being meant: compare what is before it.
+    # The same ending makes two names similar: compare only what is before it.
     stem, ending = os.path.splitext(os.path.basename(name))
     stems = {os.path.splitext(one)[0]: one for one in beside}
     stems |= {os.path.splitext(one)[0]: one for one in beside if one.endswith(ending)}

@@ -36,7 +36,7 @@ def load_json(path: str | os.PathLike[str]) -> Json:
 
 
 def parse_json(text: str, name: str) -> Json:
-    """The JSON data in `text`, refused where two readers could understand it differently."""
+    """Parse the JSON data in `text`; refuse text that two readers could understand differently."""
     require_size(len(text), MAX_JSON_TEXT, name, unit="characters")
     source = Source(name, text.removeprefix("\ufeff"))
     hooks = _Hooks()
@@ -65,7 +65,9 @@ def parse_json(text: str, name: str) -> Json:
 
 
 def _together(problems: list[Problem]) -> PlaitError:
-    """Places without their lines: this is data, not an author's text, and may be secret."""
+    """One error, whose places show no lines: this is data, not an author's text, and may be
+    secret.
+    """
     error = DocumentError.together(problems)
     error.problems = tuple(
         replace(problem, where=str(problem.where), also=()) for problem in error.problems
@@ -100,21 +102,21 @@ class _Hooks:
 
 
 def _is_whole(text: str) -> bool:
-    """Are all characters whole?  Halves of a pair have no bytes."""
+    """Are all characters whole? Half of a surrogate pair has no bytes."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
         return False
 
 
-# Not compiled before there is a doubt: most text is read without one.
+# Compiled only if there is a doubt: most texts are read without it.
 _TOKEN: Final = r'"(?:[^"\\]++|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]++'
 _INTEGER: Final = r"-?[0-9]++"
 _REAL: Final = r"-?[0-9]++(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?"
 
 
 def _problems(source: Source, end: int) -> list[Problem]:
-    """All that is wrong up to `end`, found by a second look that knows places."""
+    """Find all problems up to `end`, with their places, in a second pass."""
     problems: list[Problem] = []
     objects: list[dict[str, Span] | None] = []
     wants_key = False
@@ -144,7 +146,7 @@ def _string_problems(token: str, span: Span, names: dict[str, Span] | None) -> I
     try:
         string = json.loads(token)
     except json.JSONDecodeError:
-        return  # the syntax error that is reported beside these
+        return  # the syntax error is reported separately
     if not _is_whole(string):
         what, fix = "this string holds half of a character pair", "write both halves, or neither"
         yield Problem(what, span, fix, code="character")
@@ -179,7 +181,7 @@ def _too_deep(source: Source) -> LimitError:
 
 
 _WORDS: Final = (
-    # json's own words, by how they begin: ours, and what to do
+    # the beginnings of json's own messages, our messages, and what to do
     (
         "Expecting property name",
         "a key in double quotes is missing",
@@ -211,7 +213,7 @@ _WORDS: Final = (
 def _syntax_problem(source: Source, error: json.JSONDecodeError) -> Problem:
     other = ("", "this cannot be read as JSON", "check quotes and commas")
     _, what, fix = next((row for row in _WORDS if error.msg.startswith(row[0])), other)
-    # Does something begin there, and nothing before it?  A bracket that closes ends a list.
+    # Does a value begin there, with nothing before it?  A closing bracket ends a list.
     is_begun = source.text[error.pos : error.pos + 1] not in ("", "]", "}", ",", ":")
     is_first = not source.text[: error.pos].strip()
     if error.msg.startswith("Expecting value") and is_begun and is_first:

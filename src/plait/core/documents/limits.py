@@ -1,7 +1,7 @@
 """How large a document may be, and how much of it a message shows.
 
-The limits hold for what is built, not for what is written: an alias counts as
-if its value stood there once more.
+The limits apply to the built document, not to the text: an alias counts as if its value were
+written there again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ MAX_JSON_TEXT: Final = 64 * 1024 * 1024
 MAX_NODES: Final = 200_000
 MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 3_500
-"""So many hexadecimal digits are still an integer that Python is ready to print."""
+"""An integer with this many hexadecimal digits is still one that Python prints."""
 MAX_PROBLEMS: Final = 25
-"""Reading stops at this number: more are not corrected at once, and each one costs a drawing."""
+"""Reading stops at this number of problems: nobody corrects more at once, and drawing each takes
+time.
+"""
 MAX_SHOWN: Final = 60
 """Characters of a name in a message."""
 
@@ -36,10 +38,10 @@ def too_deep(where: Span | str) -> LimitError:
 
 
 def printable_name(name: str) -> str:
-    """A name for a message: cut, and without what could drive a terminal."""
+    """A name for a message: shortened, and without characters that could control a terminal."""
     return one_printable_line(shorten(name, MAX_SHOWN))
 
 
 def one_printable_line(text: str) -> str:
-    """A text for a message, without what could begin a line or drive a terminal."""
+    """A text for a message, without characters that could begin a line or control a terminal."""
     return "".join(c if c.isprintable() else "�" for c in text)

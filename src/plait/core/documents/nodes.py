@@ -38,7 +38,7 @@ class Scalar:
         return _at(self, path)
 
     def source(self) -> Source:
-        """The string as a source whose spans place themselves in the file."""
+        """The string as a source whose spans show their place in the file."""
         if not isinstance(self.value, str):
             raise InternalError("only a string can be read as a source", self.span)
         outer = self.span.source
@@ -61,7 +61,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Entries in the order of the file; every key is a string and stands once."""
+    """Entries in the order of the file; every key is a string and occurs once."""
 
     entries: tuple[tuple[Scalar, Node], ...]
     span: Span
@@ -78,7 +78,7 @@ class Mapping:
         return entry[1] if entry else None
 
     def key_span(self, key: str) -> Span:
-        """Where the key stands; where the map stands, if it has no such key."""
+        """The place of a key; that of the map if it has no such key."""
         entry = self._table.get(key)
         return entry[0].span if entry else self.span
 
@@ -90,7 +90,7 @@ Node: TypeAlias = Scalar | Sequence | Mapping
 
 
 def _at(node: Node, path: str | abc.Iterable[Step]) -> Node | None:
-    """The node under a path: `steps.0.env`, `steps[0]["a.b"]`, or the steps themselves."""
+    """The node under a path: `steps.0.env`, `steps[0]["a.b"]`, or a list of steps."""
     steps = _steps(path) if isinstance(path, str) else path
     found: Node | None = node
     for step in steps:
@@ -106,12 +106,12 @@ def _at(node: Node, path: str | abc.Iterable[Step]) -> Node | None:
 
 
 def span_at(node: Node, path: str | abc.Iterable[Step]) -> Span:
-    """Where the node under a path stands; where `node` stands, if there is none."""
+    """The place of the node under a path; that of `node` if there is none."""
     return (_at(node, path) or node).span
 
 
 def text_value(node: Node | None) -> str | None:
-    """The text of a node; None if it is anything else."""
+    """The text of a node; None if the node is not a text."""
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 
 
@@ -121,7 +121,7 @@ def text_field(node: Node | None, key: str) -> str | None:
 
 
 def map_entries(node: Node | None) -> list[tuple[str, Node]]:
-    """The names and values of a map; none of anything else."""
+    """The names and values of a map; nothing if the node is not a map."""
     entries = node.entries if isinstance(node, Mapping) else ()
     return [(str(key.value), value) for key, value in entries]
 
@@ -145,14 +145,14 @@ def _steps(path: str) -> abc.Iterator[str]:
 
 
 def join_path(path: str, step: Step) -> str:
-    """The path one step further, in the form that `at` reads."""
+    """Extend a path by one step, in the form that `at` reads."""
     if not _SIMPLE_STEP.fullmatch(str(step)):
         return f"{path}[{json.dumps(step)}]"
     return f"{path}.{step}" if path else str(step)
 
 
 PLACED: Final = frozenset({"provider", "model"})
-"""Names that are never a misspelt one."""
+"""Names that are never treated as misspelt."""
 
 
 def check_keys(
@@ -163,10 +163,10 @@ def check_keys(
     elsewhere: abc.Callable[[str], str | None] = lambda _: None,
     meant: abc.Mapping[str, str] | None = None,
 ) -> list[Problem]:
-    """A problem for every key that a `kind` does not have.
+    """Return a problem for every key that a `kind` does not have.
 
-    `elsewhere`: what to do with a key that is known in another place.  `meant`: words of other
-    systems, and the key that each stands for.
+    `elsewhere`: advice for a key that is known in another place. `meant`: words of other
+    systems, and the key that each means.
     """
     known = list(known)
     thing = with_article(kind)
@@ -174,7 +174,7 @@ def check_keys(
     for key, _ in mapping.entries:
         name = str(key.value)
         if name not in known:
-            # `retry` for `retry_config`: where one says more than a name has, its beginning is meant.
+            # `retry` for `retry_config`: a beginning of a longer name means that name.
             begins = (one for one in known if name.startswith(f"{one}_"))
             close = (
                 (meant or {}).get(name)
@@ -182,7 +182,7 @@ def check_keys(
                 or closest_name(name, known)
             )
             fix = f"did you mean '{close}'?" if close else f"{thing} has: {format_names(known)}"
-            # A name that another place has says more than one that is only alike.
+            # A name that exists in another place is a better suggestion than a similar one.
             if close is None or mapping.get(close) is not None or name in PLACED:
                 fix = elsewhere(name) or fix
             what = f"'{printable_name(name)}' is not a field of {thing}"
@@ -191,9 +191,10 @@ def check_keys(
 
 
 def merge(layers: abc.Sequence[Node]) -> Node:
-    """One document out of several; later layers win, maps are merged, lists and scalars replaced.
+    """Merge documents into one; later layers win, maps are merged, lists and scalars are
+    replaced.
 
-    Nothing is copied but maps: each leaf keeps the span of the layer it came from.
+    Only maps are copied: each leaf keeps the span of its layer.
     """
     if not layers:
         raise InternalError("there is no layer to merge")
@@ -214,7 +215,7 @@ def _merge_nodes(below: Node, above: Node) -> Node:
 
 
 def origins(node: Node) -> dict[str, Span]:
-    """Where each leaf stands, by its path; `node.at(path)` takes the same paths."""
+    """The place of each leaf by its path; `node.at(path)` takes the same paths."""
     return dict(_leaves(node, ""))
 
 

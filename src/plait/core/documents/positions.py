@@ -16,12 +16,12 @@ from plait.core.patterns import lazy_pattern
 from plait.core.source import Span
 
 VERBATIM: Final = "="
-"""The style of text that is the same in the file, character by character."""
+"""The style of text that has the same characters in the file."""
 
 
 def origin(value: str, span: Span, style: str) -> Callable[[int], int]:
-    """The `origin` of the excerpt `value`, which is written at `span` in the style `' " | >` or
-    plain.
+    """Return the `origin` of the excerpt `value`, which is written at `span` in the style `' "
+    | >` or plain.
     """
 
     if style == VERBATIM:
@@ -43,7 +43,8 @@ def origin(value: str, span: Span, style: str) -> Callable[[int], int]:
 
 
 _Run: TypeAlias = tuple[int, int]
-"""From this offset of the value on, characters stand in the file one by one from that offset on."""
+"""A run: an offset of the value, and the offset of the file from which the same characters follow.
+"""
 
 _FOLD = r"(?P<fold>[ \t]*+(?:\r?\n[ \t]*+)+)"
 _FLOW_PARTS: Final = {
@@ -58,7 +59,9 @@ _FLOW_PARTS: Final = {
 
 
 def _flow_runs(span: Span, style: str) -> Iterator[_Run]:
-    """Plain and quoted text: one line break is a blank, of more the first is dropped."""
+    """The runs of plain and quoted text: one line break is a blank; of several, the first is
+    dropped.
+    """
     quote = len(style)
     first, end = span.start + quote, span.end - quote
     offset = 0
@@ -82,8 +85,8 @@ _LINE = lazy_pattern(r"([^\r\n]*+)(?:\r?\n|\Z)")
 
 
 def _block_runs(value: str, span: Span, style: str) -> Iterator[_Run]:
-    """Block text: indentation is dropped; in `>` a single break between unindented lines is a
-    blank.
+    """The runs of block text: indentation is dropped; in `>`, a single break between unindented
+    lines is a blank.
     """
     text, end = span.source.text, span.end
     body = text.find("\n", span.start) + 1 or end
@@ -107,7 +110,7 @@ def _block_runs(value: str, span: Span, style: str) -> Iterator[_Run]:
 
 
 def _indentation(lines: list[tuple[int, int]], text: str, value: str) -> int:
-    """How much each line was indented: seen from the first line that is not blank.
+    """How far each line is indented, as the first line that is not blank shows.
 
     Up to that line the value has the same lines as the file, in both styles.
     """

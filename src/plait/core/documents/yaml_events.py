@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def read_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
     """The events of a text; `pure` takes the parser in Python, as does a PyYAML without libyaml."""
     _require_readable_text(source)
-    # Also a bound: libyaml compares each %TAG with all before it.
+    # This is also a limit: libyaml compares each %TAG with all before it.
     found = _PROLOGUE.match(source.text)
     if found and found[1] != "%YAML":
         what = "directives other than %YAML are not read"
@@ -45,7 +45,7 @@ def _parse_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
     except yaml.MarkedYAMLError as error:
         raise DocumentError.together([_syntax_problem(source, error)]) from None
     except (ValueError, OverflowError):
-        # The parser in Python trusts the digits of an escape and of %YAML.
+        # The parser in Python does not check the digits of an escape and of %YAML.
         at = parser.get_mark().index if isinstance(parser, yaml.BaseLoader) else 0
         what, fix = "a number here is out of range", "correct the escape or the %YAML line"
         raise DocumentError(what, Span(source, at, at), fix, code="syntax") from None
@@ -53,15 +53,16 @@ def _parse_events(source: Source, *, pure: bool) -> Iterator[yaml.Event]:
         parser.dispose()
 
 
-# What YAML allows, less the line breaks that only some readers see: text after one of them would
-# look like part of a comment or string to a person, and be a key to the parser.
+# The characters that YAML allows, without the line breaks that only some readers recognise: after
+# one of them, text that looks to a person like part of a comment or string would be a key to the
+# parser.
 _ODD_IN_ASCII = lazy_pattern("[^\\t\\r\\n\\x20-\\x7e]|\\r(?!\\n)")
 
 
 @cache
 def _odd_in_any_text() -> re.Pattern[str]:
-    """Only for texts that are not ASCII: Python takes longer to compile this than to load a
-    module.
+    """A pattern only for texts that are not ASCII: Python takes longer to compile it than to
+    load a module.
     """
     return re.compile(
         "[^\\t\\r\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff"
@@ -98,9 +99,9 @@ _PROLOGUE = lazy_pattern(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n|%YAML[^\n]*+\n)*(%[A-Za-
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What to say when the parser's context and problem contain these fragments.
+    """The message for an error whose context and problem contain these fragments.
 
-    `opening` places the caret where the parser began (an unclosed quote), not where it gave up.
+    `opening` puts the caret where the parser began (an unclosed quote), not where it stopped.
     """
 
     context: str
@@ -194,7 +195,7 @@ def _syntax_problem(source: Source, error: yaml.MarkedYAMLError) -> Problem:
     began = error.context_mark.index if error.context_mark else at
     indented = _INDENTATION.match(source.text, source.text.rfind("\n", 0, at) + 1)
     if indented:
-        # With the first letter of the line: a caret under a tab alone cannot be seen.
+        # Include the first letter of the line: a caret under a tab alone cannot be seen.
         tab = Span(source, indented.end(1), indented.end() + 1)
         return Problem("a tab indents this line", tab, "indent with spaces", code="syntax")
     found = (

@@ -1,8 +1,8 @@
-"""YAML events become nodes, within a budget.
+"""Turn YAML events into nodes, within a budget.
 
-The builder goes on after a mistake, so an author sees all of them at once.
-The budget counts the document as if its aliases were written out, and nothing
-beyond it is ever built; an alias is the node it names, not a copy.
+The builder continues after a mistake, so an author sees all problems at once. The budget counts the
+document as if its aliases were written out, and nothing larger is ever built; an alias is the node
+that it names, not a copy.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _SURROGATE = lazy_pattern("[\\ud800-\\udfff]")
 
 
 class Refused(Exception):
-    """A scalar that cannot be what it is written as."""
+    """Raised for a scalar whose text does not fit its type."""
 
     def __init__(self, what: str, fix: str, code: str = "value") -> None:
         self.what, self.fix, self.code = what, fix, code
 
 
 def scalar_value(tag: str | None, text: str, style: str) -> Plain:
-    """The value of a scalar; refused if it cannot be what its tag or its form says."""
+    """Return the value of a scalar; refuse it if its text does not fit its tag or form."""
     if style == '"' and ("\0" in text or (not text.isascii() and _SURROGATE.search(text))):
         raise Refused(
             "NUL and halves of character pairs are not text", "remove the escape", "character"
@@ -83,7 +83,7 @@ def scalar_value(tag: str | None, text: str, style: str) -> Plain:
 
 
 def tag_words(tag: str) -> tuple[str, str]:
-    """What is wrong with a tag that no node may have, and what to do."""
+    """Explain why a tag is refused, and what to do."""
     written = "!!" + tag.removeprefix(CORE) if tag.startswith(CORE) else tag
     return (
         f"the tag '{printable_name(written)}' means nothing here",
@@ -92,7 +92,7 @@ def tag_words(tag: str) -> tuple[str, str]:
 
 
 def _plain(text: str) -> Plain:
-    """The core schema of YAML 1.2."""
+    """Return the value of a plain scalar by the core schema of YAML 1.2."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if text[0] not in _NUMBER_STARTS:
@@ -121,15 +121,15 @@ MERGE_KEY: Final = "<<"
 
 @dataclass(frozen=True, slots=True)
 class PartialDocument:
-    """What could be read of a text, and everything that is wrong with it.
+    """The part of a text that could be read, and all problems.
 
-    A map keeps every entry of a key that stands in it more than once, and answers with the last.
+    A map keeps all entries of a duplicate key, and a lookup returns the last one.
     """
 
     node: Node | None
     problems: tuple[Problem, ...] = ()
     whole: bool = True
-    """Reading did not end before the text did."""
+    """Was the text read to its end?"""
 
 
 def load(path: str | os.PathLike[str]) -> Node:
@@ -138,15 +138,15 @@ def load(path: str | os.PathLike[str]) -> Node:
 
 
 def load_partial(path: str | os.PathLike[str]) -> PartialDocument:
-    """As much of the YAML file at `path` as can be read."""
+    """Read as much of the YAML file at `path` as possible."""
     return parse_partial(read_text(path, MAX_TEXT), os.fspath(path))
 
 
 def parse(text: str, name: str, *, pure: bool = False) -> Node:
-    """The one document in `text`; an empty text is null.
+    """Parse the single document in `text`; an empty text is null.
 
-    `pure` takes the parser written in Python, which is also used where libyaml
-    is missing: slower, the same nodes.
+    `pure` uses the parser written in Python, which is also used without libyaml: slower, the
+    same nodes.
     """
     read = parse_partial(text, name, pure=pure)
     if read.problems:
@@ -155,9 +155,7 @@ def parse(text: str, name: str, *, pure: bool = False) -> Node:
 
 
 def parse_partial(text: str, name: str, *, pure: bool = False) -> PartialDocument:
-    """As much of the one document in `text` as can be read, for whoever reports all that is
-    wrong.
-    """
+    """Read as much of a document as possible, for callers that report all problems."""
     require_size(len(text), MAX_TEXT, name, unit="characters")
     source = Source(name, text.removeprefix("\ufeff"))
     try:
@@ -169,7 +167,7 @@ def parse_partial(text: str, name: str, *, pure: bool = False) -> PartialDocumen
 
 @dataclass(frozen=True, slots=True)
 class _Anchored:
-    """What an alias stands for, and what it costs to write it out."""
+    """The node of an alias, and the size that it has when written out."""
 
     node: Node
     nodes: int
@@ -179,7 +177,7 @@ class _Anchored:
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not been read; a map waits for a key when it has as many as
+    """A collection whose end has not been read. A map waits for a key if it has as many keys as
     items.
     """
 
@@ -200,11 +198,13 @@ class _Open:
 
 
 class _Enough(Exception):
-    """Raised when there are too many problems to read on."""
+    """Raised if there are too many problems to continue."""
 
 
 class _Builder:
-    """Nodes from events; spends a budget, collects problems, and goes on after each of them."""
+    """Builds nodes from events within a budget; collects problems, and continues after each of
+    them.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -222,7 +222,7 @@ class _Builder:
         return PartialDocument(self.root, tuple(self.problems), whole)
 
     def follow(self, events: Iterator[yaml.Event]) -> bool:
-        """Build as far as the events go; is that to the end?"""
+        """Build nodes until the events end; return whether the document is complete."""
         import yaml
 
         actions: dict[type, Callable[[Any], None]] = {
@@ -248,7 +248,9 @@ class _Builder:
         return True
 
     def close_all(self) -> None:
-        """End what is open where reading ended, without a key whose value had only begun."""
+        """Close the collections that are open where reading ended; drop a key whose value
+        is incomplete.
+        """
         while self.open:
             opened = self.open.pop()
             span = Span(self.source, opened.start, opened.end)
@@ -274,7 +276,7 @@ class _Builder:
         self.place(node, 0, span.end)
 
     def content_start(self, event: yaml.ScalarEvent) -> int:
-        """Where the scalar itself begins, behind its anchor and tag."""
+        """The start of the scalar itself, after its anchor and tag."""
         start = _start(event)
         if event.anchor is None and event.tag is None:
             return start
@@ -290,7 +292,7 @@ class _Builder:
         try:
             scalar_value(event.tag, event.value, style)
         except Refused as refused:
-            if refused.code != "value":  # a key is its text, so `1e999:` is one
+            if refused.code != "value":  # a key is only its text, so `1e999:` is a valid key
                 self.refuse(refused, event, span)
         return Scalar(event.value, span, style)
 
@@ -336,7 +338,8 @@ class _Builder:
         else:
             what = f"'*{printable_name(anchor)}' stands inside the value it means"
             self.problem(what, span, "write the value out", "alias")
-        return _Anchored(Mapping((), span), 1, 0, 0)  # a map, so that '<<' does not complain too
+        # return a map, so that '<<' does not report it again
+        return _Anchored(Mapping((), span), 1, 0, 0)
 
     def start_mapping(self, event: yaml.MappingStartEvent) -> None:
         self.start(event, "map")
@@ -385,7 +388,7 @@ class _Builder:
         self.close(opened, Mapping((*again, *table.values()), self.collection_span(opened, event)))
 
     def collection_span(self, opened: _Open, event: yaml.Event) -> Span:
-        # A block collection ends, for the parser, only where the next thing begins.
+        # For the parser, a block collection ends only where the next node begins.
         return Span(self.source, opened.start, _end(event) if opened.is_flow else opened.end)
 
     def close(self, opened: _Open, node: Node) -> None:
@@ -417,7 +420,7 @@ class _Builder:
     def report_duplicates(self, keys: list[Scalar]) -> None:
         places: dict[str, list[Span]] = {}
         for key in keys:
-            if isinstance(key.value, str):  # null stands for a key that is reported already
+            if isinstance(key.value, str):  # null replaces a key that was already reported
                 places.setdefault(key.value, []).append(key.span)
         for name, (first, *again) in places.items():
             if again:
@@ -435,7 +438,7 @@ class _Builder:
                 self.problem(what, first, fix, "duplicate-key", tuple(again[:MAX_PROBLEMS]))
 
     def merge_key_entries(self, value: Node, where: Span) -> dict[Plain, tuple[Scalar, Node]]:
-        """The entries that `<<` brings in: of several maps, the first that has a key wins."""
+        """The entries that `<<` adds: if several maps have a key, the first wins."""
         maps = value.items if isinstance(value, Sequence) else (value,)
         table: dict[Plain, tuple[Scalar, Node]] = {}
         for each in reversed(maps):

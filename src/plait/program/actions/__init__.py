@@ -1,0 +1,1 @@
+"""The actions of steps, one module for each. Read `shell` first."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from plait.scope import Scope
 
 TIMEOUT: Final = 60.0
-"""The default, in seconds."""
+"""The default timeout in seconds."""
 ANY_HOST: Final = "*"
 CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 """Headers that identify the sender."""
@@ -57,7 +57,7 @@ CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"
 class HttpAction:
     url: Template
     method: str | None = None
-    """None: GET, or POST if there is a body."""
+    """The method; None: GET, or POST if there is a body."""
     headers: Mapping[str, Template] = field(default_factory=dict)
     body: Template | None = None
     """Text, or a tree that is sent as JSON."""
@@ -195,7 +195,7 @@ def is_host_from_data(url: Template, scope: Scope) -> bool:
     if roots is None:
         return True
     origins = [scope.origin(root) for root in roots]
-    if roots == ("env",) and origins == [None]:  # the environment of the person who started the run
+    if roots == ("env",) and origins == [None]:  # the environment of the user who started the run
         return False
     return not is_author_placeholder(first, scope)
 

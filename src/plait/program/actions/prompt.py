@@ -45,12 +45,12 @@ from plait.template.sinks import render_text
 from plait.template.template import Template
 
 TURN_FACTS: Final = ("model", "usage", "provider")
-"""In the record of a turn: what the result of the prompt has as facts."""
+"""The fields of a turn's record that the result of the prompt has as facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a prompt with an agent session has besides."""
+    """The additional options of a prompt with an agent session."""
 
     title: str
     tools: tuple[str, ...] = ()

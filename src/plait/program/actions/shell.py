@@ -24,7 +24,7 @@ MOST_SHOWN = 2000
 MOST_IN_TITLE = 120
 """The maximum length of a command as a title."""
 LONG_SECONDS = 1.0
-"""What a process used is recorded if it took so long."""
+"""The resources of a process are recorded if it took at least this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ShellAction:
     is_title: bool = False
     """The step has no name, so its command becomes its title."""
     values: Values | None = field(default=None, repr=False)
-    """None: the values of the scope."""
+    """The values; None: those of the scope."""
     _constant: list[BoundScript] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
@@ -82,7 +82,7 @@ class ShellAction:
         return require_exit_zero(process_result_record(ended, ctx), ended.signal)
 
     def is_plain_in(self, ctx: StepContext) -> bool:  # noqa: ARG002 - as of other actions
-        """It waits for nothing but a process."""
+        """Return true: it waits only for a process."""
         return True
 
     def bind(self, values: Values) -> BoundScript:
@@ -95,7 +95,7 @@ class ShellAction:
 
 def _too_long(error: ProcessError, ctx: StepContext) -> Failure:
     """A timeout failure with the output so far, which shows where the command hung."""
-    # The exit code is that of a timeout, whatever the process returned when it was ended.
+    # The exit code is that of a timeout, whatever the process returned when it was stopped.
     failure = Failure(ctx.run.secrets.mask(str(error)), "timeout", exit_code=TIMEOUT_EXIT_CODE)
     if error.ended is None:
         return failure

@@ -65,7 +65,7 @@ class ToolAction:
         return await _execute_call(plan.data, ctx)
 
     def is_plain_in(self, ctx: StepContext) -> bool:
-        """Whether it waits for nothing but a process, as far as is known before the call."""
+        """Does it wait only for a process, as far as is known before the call?"""
         return isinstance(self.tool_id, str) and ctx.run.services.get(Tools).is_process(
             self.tool_id
         )
@@ -200,7 +200,7 @@ def _run_subflow(program: Subflow, ctx: StepContext) -> dict[str, Json]:
 def _require_tool_success(result: ToolResult, ctx: StepContext) -> dict[str, Json]:
     mask, facts = ctx.run.secrets.mask, result.metadata
     code = facts.get("exit_code")
-    # A tool that is not a process gets an exit code, too: 0 means success.
+    # A tool that is not a process also gets an exit code: 0 means success.
     code = (
         code if isinstance(code, int) and bool(code) != result.success else int(not result.success)
     )

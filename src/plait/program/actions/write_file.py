@@ -41,13 +41,13 @@ AS_MAP: Final = "write it as a map instead of a text"
 
 @dataclass(frozen=True, slots=True)
 class WriteFileAction:
-    """The output is the path."""
+    """Writes one file; the output is its path."""
 
     path: Template
     content: Template
     format: FileFormat = "text"
     mode: int | None = None
-    """None: the default of new files, or the mode of the file that it replaces."""
+    """The permissions; None: the default of new files, or those of the file that it replaces."""
     create_dirs: bool = False
     strict: bool = False
 

@@ -54,7 +54,7 @@ class NodeCall:
     fingerprint: str = ""
     """Covers the call alone: a change of assign or edges does not repeat it."""
     is_directive: bool = False
-    """The id is always that of a directive, whatever it is filled with."""
+    """The id is always that of a directive, whatever value fills it."""
 
     def source_text(self) -> str:
         """The text of the author."""
@@ -200,7 +200,7 @@ def call_for_each(
         return ItemStep(
             item_name(order),
             "item",
-            ctx.run.secrets.mask(item_title(item)),
+            ctx.run.secrets.mask_title(item_title(item)),
             call.fingerprint,
             FunctionAction(lambda ctx: call_result(call, ctx, seen, strict=strict)),
             policy,

@@ -298,7 +298,7 @@ def _first_visit(node: NodeSpec, ctx: StepContext) -> StepRecord | None:
 
 
 def _first_done_again(graph: GraphSpec, ctx: StepContext) -> float:
-    """The number of the first outcome that no longer counts: everything after it is done again."""
+    """The number of the first outcome that no longer counts: everything after it is repeated."""
     ends = (
         (node, known) for node in reachable(graph) if (known := _first_visit(node, ctx)) is not None
     )

@@ -100,7 +100,7 @@ class NodeStep(Composite):
     )
     counts_itself = True
     retry_scope = "always"
-    """A completed call is not repeated because of something after it."""
+    """A completed call is not repeated because of something that happens after it."""
 
     def __init__(self, graph_run: GraphRun, node: NodeSpec, number: int) -> None:
         self._graph_run = graph_run
@@ -119,12 +119,12 @@ class NodeStep(Composite):
         self.fingerprint = node.fingerprint
         self.children: Sequence[Step] = ()
         self.attempts_inside = 0
-        """How often its call was attempted as its own step."""
+        """The number of attempts of its call as its own step."""
         # A composed node retries its inner steps, because hooks may act between two attempts.
         self.policy = _visit_policy(node) if self.is_composed else node.policy
 
     def value_after_failure(self, failure: Failure) -> Json:
-        """The value of the visit if a hook ignores its failure; None: the next node is unknown."""
+        """The value of the visit if a hook ignores its failure; None if the next node is unknown."""
         error = error_record(self.node, failure)
         if self.node.on_error is not None:
             return {"error": error, "next": self.node.on_error}
@@ -143,7 +143,7 @@ class NodeStep(Composite):
         if not self._graph_run.hooks.is_empty:
             after = {**self._graph_run.state, **record.get("assign", {})}
             result = record["output"] if "output" in record else names.names.get("result")
-            steps = self._graph_run.steps + 1  # this visit included
+            steps = self._graph_run.steps + 1  # including this visit
             context = {
                 "node": node.name,
                 "next": record.get("next"),
@@ -153,8 +153,8 @@ class NodeStep(Composite):
             }
             decision = self._graph_run.hook_decision("after_step", ctx, context)
             if decision is not None and decision.verb == "abort":
-                # If a gate hook failed, it has not judged the visit, so the visit has no outcome
-                # yet.
+                # If a gate hook failed, it has not decided about the visit, so the visit has no
+                # outcome yet.
                 outcome = Succeeded(record) if decision.is_all else None
                 raise replace(decision, path=ctx.path).abort_error(outcome)
         return record
@@ -181,7 +181,7 @@ class NodeStep(Composite):
         node, record = self.node, dict[str, Json]()
         if node.assign is not None:
             assigned = record["assign"] = self._recordable(self._render(node.assign, names))
-            # Two nodes may double each other's texts at every visit.
+            # Two nodes can double each other's texts at every visit.
             if json_size(assigned) > _MANY:
                 require_bounded({**names.names["state"], **assigned})
         if node.loop is not None and node.loop.collect is not None:
@@ -203,7 +203,8 @@ class NodeStep(Composite):
     def _call_with_hooks(self, call: Action, ctx: StepContext, names: NodeScope) -> dict[str, Json]:
         """Perform the call as its own step; hooks decide what follows a failure."""
         attempt = 1
-        # What an attempt recorded inside the call counts for later attempts, as for every agent.
+        # Everything that an attempt recorded inside the call counts for later attempts, as for
+        # every agent.
         first = join_path(ctx.path, CALL)
         since = ctx.replay_after if ctx.can_replay else ctx.run.journal.last()
         while True:
@@ -235,7 +236,7 @@ class NodeStep(Composite):
         attempt: int,
         ctx: StepContext,
     ) -> Json:
-        """Call the action; what the first attempt recorded counts for later ones, too.
+        """Call the action; the records of the first attempt count for later ones too.
 
         `first`: the path of the first attempt, and the event after which its records count.
         """

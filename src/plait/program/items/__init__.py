@@ -1,13 +1,16 @@
 """The items of a map: their source, format, selection, order and keys.
 
-    spec          what a file says under `input:`
+    spec          the value of `input:` in a file
+    commands      text that looks like a command where a file or pattern is expected
     sources       a spec → bytes, from a file below the project or from a command; paths of a glob
     formats       bytes → items: JSON, JSON Lines, CSV, lines of text; format detection
     json_stream   the elements of a list inside a JSON document, streamed
-    json_path     RFC 9535
+    json_path     JSONPath (RFC 9535), and how it selects items
     selection     json_path → filter → sort → distinct → offset → max_items
     sorting       `sort_by`, in bounded memory
     keys          the name of an item in the paths of a run
+    spool         the selected items of a run in a file, written once
+    find          the step that finds the items of a map
 
 Items are streamed: memory holds one item, and the data of `distinct`, `sort_by` and duplicate keys.
 A missing file is an error. Text runs as a command only if it is declared as one.

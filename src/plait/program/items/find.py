@@ -165,7 +165,7 @@ class FindItems:
             found = [[key, item] for key, item in islice(self._items_with_keys(ctx), MOST_PLANNED)]
         except InputError as error:
             if not plan.has_planned_step():
-                raise  # no planned step could still create them
+                raise  # no planned step can still create them
             plan.add(ctx, "items", f"not known yet: {run.secrets.mask(error.what)}")
             return NOT_KNOWN
         if not found and plan.has_planned_step():

@@ -203,13 +203,15 @@ class _Document:
             self.grow()
 
     def is_complete(self, value: Json, end: int) -> bool:
-        """A number at the end of the buffer may continue: 1 may be the start of 1e+5."""
+        """Is the value complete? A number at the end of the buffer may continue: 1 may be the start
+        of 1e+5.
+        """
         return (
             self.ended or value.__class__ not in (int, float) or end + len("e+") < len(self.buffer)
         )
 
     def is_certain(self, error: json.JSONDecodeError) -> bool:
-        """Whether more text cannot fix the error."""
+        """Would more text not change the error?"""
         return error.pos < len(self.buffer) - NEAR_END and not error.msg.startswith("Unterminated")
 
     def grow(self) -> None:

@@ -30,7 +30,7 @@ from plait.template.operators import type_name
 RUN: Final = 20_000
 """The number of items that are sorted in memory."""
 MOST_KEPT: Final = 20_000
-"""A heap is used up to this number of first items."""
+"""The number of first items up to which a heap is used."""
 MAX_KEYS: Final = 16
 MOST_RUNS: Final = 200
 """The maximum number of open files."""

@@ -89,7 +89,7 @@ class TaskMap(Composite):
         if not is_source_done:
             return [each]
         items = items_from_output(one, self.outputs[ensemble.spec.task_id(one.source)])
-        # If the items change, their source was done again, and so is this. So only the written text
+        # If the items change, their source was repeated, and so is this. So only the written text
         # counts.
         return [
             replace(self._item(number, task), fingerprint=each.fingerprint)
@@ -153,7 +153,7 @@ class TaskMap(Composite):
     def _reduce_outputs(
         self, ctx: StepContext, outputs: Sequence[TaskOutput], values: dict[str, Json]
     ) -> Json:
-        """Reduce until one output is left."""
+        """Reduce the outputs until one is left."""
         if not outputs:
             return {"raw": "", "data": None, "usage": TokenUsage(calls=0).record(), "duration": 0.0}
         spec = self.ensemble.spec
@@ -162,7 +162,7 @@ class TaskMap(Composite):
         while True:
             level += 1
             chunks = list(self._chunks(ctx, outputs, level))
-            # A single leftover joins others at the next level.
+            # A single remaining output joins others at the next level.
             wanted = {n for n, chunk in enumerate(chunks) if len(chunk) > 1 or len(chunks) == 1}
             steps = [self._reduction(reduce_name(level, n + 1), chunks[n]) for n in sorted(wanted)]
             outcomes, ctx = perform_many(
@@ -175,7 +175,7 @@ class TaskMap(Composite):
             if failed is not None:
                 raise StepError(with_task_outputs(failed, {"tasks": values}))
             skipped = next((one for one in outcomes if isinstance(one, Skipped)), None)
-            if skipped is not None:  # a result without its part would look complete
+            if skipped is not None:  # a result without this part would look complete
                 return task_record_or_skip(skipped)
             records += [task_record(one) for one in outcomes]
             if len(chunks) == 1:

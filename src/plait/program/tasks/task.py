@@ -120,14 +120,14 @@ class TaskStep:
             "context": outputs,
             "task": self._facts(),
         }
-        # Strict: a tool must not be called with something that its author did not mean.
+        # Strict: a tool must not be called with values that its author did not intend.
         return require_mapping(tool, fill_params(ctx, tool, self.params, Scope(names), strict=True))
 
     def _facts(self) -> dict[str, Json]:
         return {name: getattr(self.task, name) for name in TASK_FACTS}
 
     def params_in_reach(self, ctx: StepContext) -> str:
-        """The parameters of a tool; unfilled if they need something that only a run knows."""
+        """The parameters of a tool; unfilled if they need values that only a run knows."""
         if self.params is None:
             return ""
         if not any("context" in leaf.source.text for leaf in self.params.leaves()):
@@ -232,7 +232,7 @@ def task_provider(agent: Agent, default: str | Provider | None) -> str | Provide
 
 
 def agent_key(agent: Agent, provider: str | Provider | None, model: str | None) -> Json:
-    """What a fingerprint says about an agent."""
+    """The data of an agent for a fingerprint."""
     return [
         system_text(agent),
         provider_fingerprint(task_provider(agent, provider)),

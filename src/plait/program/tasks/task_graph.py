@@ -19,7 +19,6 @@ from functools import partial
 from plait.agents.messages import NO_PROVIDER, sum_usage
 from plait.agents.ports import Models
 from plait.core.errors import InputError, Problem
-from plait.core.hints import TypeAlias
 from plait.core.records import dataclass, replace
 from plait.core.values import Json
 from plait.engine.hook_events import Hook
@@ -55,15 +54,14 @@ from plait.program.tasks.units import (
     why_skipped,
 )
 
-Until: TypeAlias = Callable[[TaskOutput], bool]
-
 
 def compile_ensemble(
     ensemble: FilledEnsemble, *, limits: Limits = NO_LIMITS, hooks: tuple[Hook, ...] = ()
 ) -> Program:
-    """Its value is `{output, tasks, usage}`: the output of the last task, and the record of each.
+    """Compile an ensemble to a program.
 
-    A StepError has the same in its output, as far as the run came.
+    Its value is `{output, tasks, usage}`: the output of the last task, and the record of each. A
+    StepError has the same data in its output, as far as the run came.
     """
     tasks = OneStep(TaskGraph(ensemble), len(make_units(ensemble)))
     return Program("ensemble", ensemble.spec.name, tasks, limits, hooks)
@@ -305,7 +303,7 @@ def _require_providers(spec: EnsembleSpec, ctx: StepContext) -> None:
 
 
 def model_users(spec: EnsembleSpec) -> Iterator[tuple[str, Json]]:
-    """Yield what needs a model, and the provider that it names."""
+    """Yield each task, loop or map that needs a model, with the provider that it names."""
     for task in spec.tasks:
         if task.is_done_by_model:
             yield (

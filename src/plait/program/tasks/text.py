@@ -362,7 +362,7 @@ def _place(leaf: Leaf, placeholder: Placeholder) -> Span | None:
     )
 
 
-# ── parameters of tools ──────────────────────────────────────────────────
+# ── parameters of tools ──────────────────────────────────────────────────────
 
 
 def required_placeholders(template: Template) -> list[tuple[Leaf, Placeholder]]:

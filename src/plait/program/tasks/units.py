@@ -43,9 +43,9 @@ class Unit:
     """A task, a loop, a map or a manager: it starts and ends as one step."""
 
     tasks: Sequence[Task]
-    """The last one gives its output."""
+    """The tasks; the last one produces the output."""
     step: Callable[[Outputs], Step]
-    """Makes its step with the outputs that it needs."""
+    """Makes its step from the outputs that it needs."""
     outputs: Callable[[Outcome], Outputs]
     """The outputs of its tasks."""
 

@@ -71,7 +71,7 @@ def context_after_map(ctx: StepContext, map_step: Map, value: Json) -> StepConte
     if "worktree" not in _facts(value):
         return ctx
     after = act(FunctionAction(partial(_enter_gather_worktree, map_step, value)), ctx)
-    return after if isinstance(after, StepContext) else ctx  # a dry run makes no worktree
+    return after if isinstance(after, StepContext) else ctx  # a dry run creates no worktree
 
 
 def _enter_gather_worktree(map_step: Map, value: Json, ctx: StepContext) -> StepContext:
@@ -128,7 +128,7 @@ def _require_target_branch(value: Json, reduce: Step, ctx: StepContext) -> None:
 
 
 def _is_done(ctx: StepContext, path: str) -> bool:
-    """Whether an earlier run attempt completed it after everything before it."""
+    """Did an earlier run attempt complete it after everything before it?"""
     record = (
         ctx.run.journal.step(path) if ctx.can_replay and not ctx.run.replay.is_first_run else None
     )

@@ -1,0 +1,1 @@
+"""Shell text whose values are bound to variables. Read `binding`, then `lexer`."""

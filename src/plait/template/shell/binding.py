@@ -46,20 +46,20 @@ from plait.template.shell.options import (
 )
 
 MAX_VARIABLE: Final = 120 * 1024
-"""Bytes of one value in the environment; Linux ends at 128 KiB."""
+"""Bytes of one value in the environment; the limit of Linux is 128 KiB."""
 MAX_VARIABLES: Final = 512 * 1024
 """Bytes of all values in the environment together."""
 _LONGEST_CHARACTER: Final = 4
-"""Bytes of one character at most."""
+"""The largest number of bytes of one character."""
 
 Lexer = Callable[[Sequence[Piece], Dialect], ScriptAnalysis]
 Trusted = Callable[[int], bool]
-"""May the value with this index be an option, since the author alone decides it?"""
+"""May the value with this index be an option, because it comes from the author alone?"""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundSlot:
-    """A slot, and what the shell reads there: all that does not depend on its value."""
+    """A slot, and what the shell reads there: everything that does not depend on its value."""
 
     number: int
     at: int
@@ -67,59 +67,59 @@ class BoundSlot:
     slot: ValueSlot
     place: SlotContext
     variable: str
-    """The name of the variable for its value, without its stem."""
+    """The name of the variable for its value, without the common beginning."""
     is_passed: bool
-    """Does the shell get the value?  In a comment it does not."""
+    """Does the shell get the value? In a comment it does not."""
     spreads: bool
     """Does each element of a list become a word of its own?"""
     quote: Callable[[str], str]
-    """How people see a value at this place."""
+    """Quotes a value at this place, to show it to people."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindingPlan:
-    """A script that may be bound to values, whatever they are."""
+    """A checked script that can be bound to any values."""
 
     texts: tuple[str, ...]
-    """Its parts, and empty text where a slot is."""
+    """The parts of the script; empty text for each slot."""
     slots: tuple[BoundSlot, ...]
     source: Source
     variable: str
-    """How the generated variables start; no such name occurs in the script."""
+    """The beginning of the generated variables; no such name occurs in the script."""
     carrier: str
-    """How the environment variables start that bring the values."""
+    """The beginning of the environment variables that carry the values."""
     commands: tuple[Command, ...] = ()
-    """Those whose words a program may read as options."""
+    """The commands whose words a program may read as options."""
     given: Given = ()
     """Variables that the script sets once, each with the words that its text may be."""
     variables: frozenset[str] = frozenset()
-    """Those in the commands, and in what the script gives to its own."""
+    """The variables in these commands, and in the words that the script assigns."""
     script: str | None = None
-    """What the shell is given for all values that fit into the environment and become one word
-    each.
+    """The script for the usual case: all values fit into the environment, and each becomes one
+    word.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class BoundScript:
-    """All that a shell needs; `repr` shows no value."""
+    """Everything that a shell needs; `repr` shows no value."""
 
     script: str = field(repr=False)
     env: dict[str, str] = field(repr=False)
     files: tuple[tuple[str, bytes], ...] = field(repr=False)
-    """Environment variable that shall hold a path, and what must be found there, for reading and
-    emptying.
+    """Environment variables that must hold the path of a file, and the content of that file,
+    which the script reads and empties.
     """
     shown: str
     """The command with its values quoted inline, for people; secrets are masked."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Those among its values, or made of them."""
+    """The secrets among its values, and texts that contain a secret."""
 
 
 def plan(
     pieces: Sequence[Piece], dialect: Dialect, source: Source, *, lexer: Lexer | None = None
 ) -> BindingPlan:
-    """Check a script before any value is known.  All refusals are reported together."""
+    """Check a script before any value is known; report all refusals together."""
     checked = (
         _check_script(pieces, dialect) if lexer is None else _check(pieces, lexer(pieces, dialect))
     )
@@ -149,7 +149,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """All of a plan but its source."""
+    """Everything in a plan except its source."""
 
     lexed: ScriptAnalysis
     refusals: tuple[Refusal, ...]
@@ -220,13 +220,13 @@ def bind(
     variables: Variables | None = None,
     source: Source | None = None,
 ) -> BoundScript:
-    """Put values to a plan's slots.
+    """Put values into the slots of a plan.
 
-    `trusted` values may be options.  `variables` knows the values that the script finds in its
-    environment.  `source` is where to show refused values, if the plan was made from another copy
-    of the text.
+    `trusted` values may be options. `variables` returns the values that the script finds in its
+    environment. `source` is where to show refused values, if the plan was made from another
+    copy of the text.
     """
-    # A map binds a script for each item: what does not depend on the values is in the plan.
+    # A map binds a script for each item: everything that does not depend on values is in the plan.
     filled = [_fill_slot(bound, values) for bound in plan.slots]
     _require_safe_values(plan, filled, trusted, variables, source or plan.source)
     carried: dict[str, str] = {}
@@ -259,19 +259,19 @@ def bind(
 
 
 _Word: TypeAlias = tuple[str, Json, str]
-"""What one variable passes: its name, without the stem; an item; the text of that, in clear."""
+"""What one variable passes: its name without the common beginning, the item, and its plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A slot with its value, and the words that the shell gets of it."""
+    """A slot with its value, and the words that the shell gets for it."""
 
     bound: BoundSlot
     value: Json
     spreads: bool
     """The value is a list, and each element is a word."""
     words: Sequence[_Word]
-    """None in a comment, where nothing is passed."""
+    """Empty in a comment, where nothing is passed."""
 
 
 def _fill_slot(bound: BoundSlot, values: Sequence[Json]) -> _Filled:
@@ -290,14 +290,14 @@ def _fill_slot(bound: BoundSlot, values: Sequence[Json]) -> _Filled:
     )
 
 
-# ── a second look, that does not trust the lexer ────────────────────────────
+# ── a second check that does not trust the lexer ─────────────────────────────
 
 
 def _contradictions(pieces: Sequence[Piece], places: Sequence[SlotContext]) -> Iterator[Refusal]:
-    """Slots whose state cannot be, by the plainest look at the text before them.
+    """Yield slots whose state contradicts a simple search of the text before them.
 
-    Everywhere else a wrong state only makes a wrong argument.  In arithmetic
-    it would let the shell evaluate a value, so this door has a second lock.
+    Elsewhere a wrong state only makes a wrong argument. In arithmetic it would let the shell
+    evaluate a value, so arithmetic is checked twice.
     """
     depth = 0
     dollar_quote_seen = hash_in_line = False
@@ -325,7 +325,7 @@ def _contradictions(pieces: Sequence[Piece], places: Sequence[SlotContext]) -> I
 
 
 def _depth_of_double_parens(text: str, depth: int) -> int:
-    """How many parentheses are open since `((`, quotes and all else left aside."""
+    """Count the parentheses that are open since `((`; quotes and all other text are ignored."""
     for found in _PARENS.finditer(text):
         if depth or found.group() == "((":
             depth += -1 if found.group() == ")" else len(found.group())
@@ -358,7 +358,7 @@ def _require_safe_values(
     checked: list[_Filled] = []
     texts: list[str] = []
     for each in filled:
-        # A value that is not passed is not looked at, nor an unknown one, which may turn out well.
+        # Skip a value that is not passed, and an unknown one, which may turn out well.
         if each.bound.is_passed and each.value.__class__ is not Unknown:
             checked.append(each)
             texts += [passed for _, _, passed in each.words]
@@ -382,7 +382,7 @@ def _option_value(filled: _Filled, trusted: Trusted | None) -> Value:
 
 
 def _unacceptable(filled: _Filled) -> list[tuple[str, str, str]]:
-    """What is wrong with a value at this place: what, fix, code."""
+    """Return the problems of a value at this place, each as what, fix and code."""
     slot, place, value = filled.bound.slot, filled.bound.place, filled.value
     has_nul, has_bytes = False, True
     for _, _, passed in filled.words:
@@ -443,7 +443,7 @@ def _has_bytes(item: str) -> bool:
 
 
 def _bytes(item: str) -> bytes:
-    # Bytes that are not UTF-8 came in as surrogates, and go out as they were.
+    # Bytes that are not UTF-8 came in as surrogates, and go out as the same bytes.
     return item.encode("utf-8", "surrogateescape")
 
 
@@ -468,7 +468,7 @@ def _slot_code(filled: _Filled, stem: str) -> str:
     if filled.bound.slot.raw:
         [(_, _, passed)] = filled.words
         return passed
-    # A value in a comment has no words, and its place no text.
+    # A value in a comment has no words, so its place gets no text.
     names = [name for name, _, _ in filled.words]
     return _reference(filled.bound, names, stem)
 
@@ -480,7 +480,9 @@ def _reference(bound: BoundSlot, names: Sequence[str], stem: str) -> str:
 
 
 def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
-    """Values for the file: each that is too large, and then the largest until the rest fits."""
+    """Choose the values for the file: each that is too large, then the largest until the rest
+    fits.
+    """
     if sum(map(len, carried.values())) <= MAX_VARIABLE // _LONGEST_CHARACTER:
         return {}
     sizes = {name: len(_bytes(value)) for name, value in carried.items()}
@@ -495,10 +497,12 @@ def _too_large(carried: dict[str, str]) -> dict[str, bytes]:
 
 
 def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[str, bytes]) -> str:
-    """Take the values, then hide where they came from.  All on the script's first line, so that
-    lines keep their numbers; `unset` first, because a variable that came in exported would stay
-    so.  A value that does not arrive, because something between us and the shell clears the
-    environment, ends the script.
+    """Return the code that takes the values and hides where they came from.
+
+    All of it is on the script's first line, so that the other lines keep their numbers. `unset`
+    comes first, because a variable that was exported before would stay exported. If a value is
+    missing, because something between Plait and the shell clears the environment, the script
+    ends.
     """
     if not names:
         return ""
@@ -511,8 +515,9 @@ def _prelude(variable: str, carrier: str, names: Sequence[str], in_file: dict[st
 
 
 def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Iterator[str]:
-    """The file holds the values one after the other.  The `x` saves newlines at a value's end from
-    `$( )`.
+    """Yield the code that reads values from the file, which holds one after the other.
+
+    The `x` keeps newlines at the end of a value, which `$( )` would remove.
     """
     if not in_file:
         return
@@ -525,7 +530,7 @@ def _reading_the_file(stem: str, carrier: str, in_file: dict[str, bytes]) -> Ite
         failed = "{ echo 'plait: cannot read a large value' >&2; exit 125; }"
         yield f'{variable}=$({cut}); [ "${{{variable}}}" != x ] || {failed}; {variable}=${{{variable}%x}}'
         start += size
-    # Children inherit the descriptor; they shall find it empty.
+    # Children inherit the descriptor, so the file must be empty.
     yield f": >{path}; unset {carrier}FILE"
 
 

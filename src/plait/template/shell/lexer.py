@@ -51,8 +51,8 @@ from plait.template.shell.words import (
 )
 
 __all__ = [
+    "MAX_CACHED",
     "MAX_DEPTH",
-    "MAX_REMEMBERED",
     "MAX_SHELL_TEXT",
     "REFUSALS",
     "Command",
@@ -68,9 +68,9 @@ __all__ = [
 ]
 
 MAX_SHELL_TEXT: Final = 256 * 1024
-"""Characters of one script, a slot counted as one."""
-MAX_REMEMBERED: Final = 16 * 1024
-"""Characters of a script that is remembered, with `_PIECE` for each piece."""
+"""The limit for one script in characters; a slot counts as one."""
+MAX_CACHED: Final = 16 * 1024
+"""The limit in characters for a script that is cached; each piece counts as `_PIECE` more."""
 _PIECE: Final = 64
 
 Answer = TypeVar("Answer")
@@ -79,13 +79,13 @@ Answer = TypeVar("Answer")
 def cached_by_script(
     answer: Callable[[Sequence[Piece], Dialect], Answer],
 ) -> Callable[[Sequence[Piece], Dialect], Answer]:
-    """A function of a script that works out the same small script once."""
-    # Bounded in entries and in the size of each: all together are some megabytes.
+    """Cache a function of a script, for small scripts."""
+    # The entries, and the size of each, are limited: all together use some megabytes.
     known = lru_cache(maxsize=512)(answer)
 
     @wraps(answer)
     def recalled(pieces: Sequence[Piece], dialect: Dialect) -> Answer:
-        small = _size(pieces) + _PIECE * len(pieces) <= MAX_REMEMBERED
+        small = _size(pieces) + _PIECE * len(pieces) <= MAX_CACHED
         return known(tuple(pieces), dialect) if small else answer(pieces, dialect)
 
     return recalled
@@ -97,7 +97,7 @@ def _size(pieces: Sequence[Piece]) -> int:
 
 @cached_by_script
 def analyse(pieces: Sequence[Piece], dialect: Dialect) -> ScriptAnalysis:
-    """Read a script; never raises for what it contains, only for its length."""
+    """Read a script; raise an error only for its length, never for its content."""
     if (size := _size(pieces)) > MAX_SHELL_TEXT:
         raise LimitError(
             f"shell text of {size:,} characters; the limit is {MAX_SHELL_TEXT:,}",
@@ -105,7 +105,7 @@ def analyse(pieces: Sequence[Piece], dialect: Dialect) -> ScriptAnalysis:
             code="shell-text-too-long",
         )
     found = LexerFindings(pieces)
-    with suppress(UnreadableError):  # the refusal is recorded; what follows was not read
+    with suppress(UnreadableError):  # the refusal is recorded, and the rest is not read
         _Reader(found, dialect).read()
     return found.answer()
 
@@ -131,19 +131,19 @@ class _HereDocument:
 
 @dataclass(slots=True)
 class _HereDocuments:
-    """Those of one script; a script inside of a word has its own."""
+    """The here-documents of one script; a script inside a word has its own."""
 
     waiting: list[_HereDocument] = field(default_factory=list)
-    """Announced in this line; their text starts in the next."""
+    """Announced in this line; their text starts in the next line."""
     code: int = 0
-    """How many of them, from the first on, an interpreter may read as a program."""
+    """How many of the waiting documents, from the first, an interpreter may read as a program."""
     read: bool = False
     followed: bool = False
-    """Another command stands behind one that was read."""
+    """Another command follows a here-document that was read."""
 
 
 class _Reader(WordReader):
-    """Reads commands, and hands the words of each to the rules."""
+    """Reads commands, and passes the words of each to the rules."""
 
     def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         super().__init__(found, dialect)
@@ -185,7 +185,7 @@ class _Reader(WordReader):
     # ── between words ───────────────────────────────────────────────────────
 
     def skip_blanks(self) -> str:
-        """Skip blanks, line continuations, and a comment, up to the end of the line.
+        """Skip blanks, line continuations, and a comment up to the end of its line.
 
         Returns the next character, or nothing at the end.
         """
@@ -227,7 +227,7 @@ class _Reader(WordReader):
     # ── commands ────────────────────────────────────────────────────────────
 
     def commands(self, until: Literal["end", ")", "esac"]) -> None:
-        """Commands up to, and not over, what ends them."""
+        """Read commands up to the token that ends them, which is not consumed."""
         start = self.at
         while True:
             char = self.skip_lines()
@@ -279,9 +279,9 @@ class _Reader(WordReader):
         self.depth -= 1
 
     def double_parens(self, start: int) -> None:
-        """`(( … ))`, behind its opening."""
+        """Read `(( … ))`, after its opening."""
         self.arithmetic_text(start)
-        if self.dialect == "sh":  # some take it for two subshells
+        if self.dialect == "sh":  # some shells read it as two subshells
             self.refuse_slots("arithmetic", self.numbers_between(start, self.at))
 
     def simple_command(self) -> None:
@@ -315,7 +315,7 @@ class _Reader(WordReader):
             self.documents.code = len(self.documents.waiting)
 
     def next_in_command(self) -> str:
-        """The character with which the command goes on, or nothing where it ends."""
+        """Return the next character of the command, or nothing at its end."""
         char = self.skip_blanks()
         if char in _ENDS_COMMAND or (char == "&" and not self.at_both_redirection()):
             return ""
@@ -333,7 +333,7 @@ class _Reader(WordReader):
         return False
 
     def keyword(self, word: Word) -> bool:
-        """Read on behind a reserved word; false if it is none."""
+        """Read what follows a reserved word; false if the word is not reserved."""
         if word.naked not in _KEYWORDS:
             return False
         match word.naked:
@@ -352,8 +352,10 @@ class _Reader(WordReader):
         return True
 
     def time_options(self) -> None:
-        """bash reads a command behind `time`, keywords and all; elsewhere it is a program with
-        options.
+        """Skip the options of `time`.
+
+        In bash it is a keyword, and a command with keywords may follow; elsewhere it is a
+        program.
         """
         while self.skip_blanks() == "-":
             if self.word().literal in ("-f", "-o"):
@@ -431,7 +433,7 @@ class _Reader(WordReader):
             self.function_parens([name])
 
     def function_parens(self, words: list[Word]) -> None:
-        """`name ( )`: behind it a command starts."""
+        """Read the `( )` of `name ( )`; a command starts after it."""
         self.operator(1)
         if self.skip_blanks() != ")" or len(words) != 1:
             raise self.unreadable("unexpected", self.at)
@@ -439,7 +441,7 @@ class _Reader(WordReader):
         self.refuse_slots("value-as-name", words[0].all_numbers)
 
     def condition(self, opening: Word) -> None:
-        """`[[ … ]]`: its operators are not commands, and its words are not split."""
+        """Read `[[ … ]]`: its operators are not commands, and its words are not split."""
         words: list[Word] = []
         while True:
             char = self.skip_lines()
@@ -458,7 +460,7 @@ class _Reader(WordReader):
     # ── redirections and here-documents ─────────────────────────────────────
 
     def redirection(self) -> list[int]:
-        """Read one; returns the slots that become text of the command's input."""
+        """Read a redirection; return the slots that become text of the command's input."""
         start = self.at
         found = _REDIRECTION.match(self.text, start, self.end)
         operator = found.group() if found else ""
@@ -503,7 +505,7 @@ class _Reader(WordReader):
         self.at = after
 
     def here_document_end(self, document: _HereDocument) -> int:
-        """Where the delimiter's line starts; `at` goes behind that line."""
+        """Return where the delimiter's line starts; `at` moves past that line."""
         continued = False
         while self.at < self.end:
             start = self.at

@@ -1,9 +1,9 @@
 """Find values that a program would read as options.
 
 A script has the words of each command; the values are known when it is bound. The words are put
-together as the shell will do it, lists as several and empty lists as none, and read as the program
-reads them (`template/options.py`). A value may also come from a variable, of the step's environment
-or set by the script.
+together as the shell does it (a list as several words, an empty list as none), and read as the
+program reads them (`template/options.py`). A value may also come from a variable, of the step's
+environment or set by the script.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ OPTION_LIKE: Final = "a value that starts with '-' could be taken for an option 
 Given: TypeAlias = Sequence[tuple[str, tuple[CommandWord, ...]]]
 """Variables that a script sets, each with the words that its text may be."""
 Variables: TypeAlias = Callable[[str], str | None]
-"""The text of a variable of the environment that holds a value from outside; None of any other."""
+"""Returns the text of an environment variable that holds a value from outside; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What stands in a slot of a script."""
+    """The value of a slot of a script."""
 
     texts: Sequence[str]
     spreads: bool
@@ -47,13 +47,13 @@ class OptionLike:
 
 @dataclass(frozen=True, slots=True)
 class _Bit:
-    """A part of a word: what it holds, and where the value stands if it is one from outside."""
+    """A part of a word: its text, and where the value stands if it comes from outside."""
 
     text: str | None
-    """None: unknown."""
+    """None if it is unknown."""
     value: tuple[int, int] | None = None
     split_off: bool = False
-    """A shell makes a word of its own of it, as its variable stands outside of quotes."""
+    """A shell makes it a separate word, because its variable is not in quotes."""
 
 
 def values_as_options(
@@ -62,7 +62,7 @@ def values_as_options(
     values: Mapping[int, Value],
     variables: Variables | None = None,
 ) -> list[OptionLike]:
-    """The values among these that a program would read as options, by their numbers."""
+    """Return those of the values, by slot number, that a program would read as options."""
     reading = _Reading(values, dict(given), variables)
     is_risky = any(not value.trusted and has_sign(value.texts, given) for value in values.values())
     if not is_risky and (
@@ -73,7 +73,9 @@ def values_as_options(
 
 
 def variable_names(commands: Sequence[Command], given: Given = ()) -> frozenset[str]:
-    """The variables in the words of these commands, and of what the script gives to its own."""
+    """Return the variables in the words of these commands, and in the words that the script
+    assigns.
+    """
     words = [word for command in (*commands, *(words for _, words in given)) for word in command]
     every = (part for word in words for part in word.parts)
     return frozenset(
@@ -82,9 +84,9 @@ def variable_names(commands: Sequence[Command], given: Given = ()) -> frozenset[
 
 
 def has_sign(texts: Sequence[str], given: Given) -> bool:
-    """Does a text begin with a sign?  Nearly always none does, and there is nothing to ask.
+    """Does a text begin with `-` or `+`? Usually none does, and no more checks are needed.
 
-    If the script gives texts to its variables, each word of a text counts.
+    If the script assigns texts to variables, each word of a text counts.
     """
     return any(map(_SIGN_OF_WORD.search if given else _SIGN.match, texts))
 
@@ -93,7 +95,7 @@ _SIGN: Final = lazy_pattern(r"[-+]")
 _SIGN_OF_WORD: Final = lazy_pattern(r"(?:\A|[ \t\n])[-+]")
 _BLANKS: Final = lazy_pattern(r"[ \t\n]+")
 _MOST_BITS: Final = 64
-"""A variable that is made of more counts as unknown: variables can double each other."""
+"""A variable with more parts counts as unknown: variables can double each other."""
 
 
 class _Reading:
@@ -123,7 +125,7 @@ class _Reading:
                     )
 
     def words(self, word: CommandWord) -> Iterator[list[_Bit]]:
-        """What becomes of a word: several, one, or none."""
+        """Yield the words that a word becomes: several, one or none."""
         match word.parts:
             case (int() as number,) if number in self.values and self.values[number].spreads:
                 value = self.values[number]
@@ -157,9 +159,11 @@ class _Reading:
         return [_Bit(bit.text, bit.value and place) for bit in self.variable_bits(part.name or "")]
 
     def variable_bits(self, name: str) -> list[_Bit]:
-        """What a variable holds, if that may begin a word with a value from outside."""
+        """Return the parts of a variable's text, if a value from outside may begin a word
+        in them.
+        """
         if name not in self._held:
-            self._held[name] = [_Bit(None)]  # should it be made of itself
+            self._held[name] = [_Bit(None)]  # in case the variable contains itself
             self._held[name] = self._find(name)
         return self._held[name]
 
@@ -169,8 +173,8 @@ class _Reading:
             for bits in self.words(word):
                 if len(bits) <= _MOST_BITS and any(map(_is_value_with_sign, bits)):
                     return bits
-        # A script that makes a variable of itself has looked at it; any other text may not come to
-        # be given.
+        # A script that sets a variable from itself has checked it; another text may never be
+        # assigned.
         if not name or any(_mentions(word, name) for word in words):
             return [_Bit(None)]
         text = self.variables(name)
@@ -178,23 +182,23 @@ class _Reading:
 
     def slot_bit(self, number: int) -> _Bit:
         value = self.values.get(number)
-        if value is None:  # a value that only a run knows
+        if value is None:  # only a run knows the value
             return _Bit(None)
         place = None if value.trusted else (value.start, value.end)
         return _Bit("".join(value.texts[:1]), place)
 
 
 _SOMEWHERE: Final = (0, 0)
-"""The place of a value that is known where its variable stands."""
+"""The place of a value from the environment: its variable's place is used instead."""
 
 
 def _argument(bits: Sequence[_Bit], word: CommandWord) -> tuple[Argument, _Bit | None]:
-    """The word as far as it is known, and with what it begins."""
+    """Return the known beginning of a word, and the part that begins it."""
     text, known = "", True
     begins: _Bit | None = None
     for bit in bits:
         if bit.text is None:
-            known = False  # it may be empty, and what follows begin the word
+            known = False  # it may be empty, and the next part may begin the word
             if text:
                 break
             continue

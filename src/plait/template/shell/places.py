@@ -1,9 +1,9 @@
 """The place of a value in shell text.
 
-A script consists of pieces: shell text, and slots for values. For every slot the lexer gives the
-state of the shell at that point (`Place`), or the reason why no value may be there (`Refusal`, one
-of `REFUSALS`). `LexerFindings` collects both while a script is read, and maps a slot of the joined
-text to the author's text.
+A script consists of pieces: shell text, and slots for values. For every slot the lexer returns the
+state of the shell at that point (`SlotContext`), or the reason why no value may be there
+(`Refusal`, one of `REFUSALS`). `LexerFindings` collects both while a script is read, and maps a
+position in the joined text to the author's text.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MAX_DEPTH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ValueSlot:
-    """A value's place in shell text."""
+    """The place of a value in shell text."""
 
     index: int
-    """Which value."""
+    """The index of the value."""
     start: int
     end: int
-    """Where the placeholder stands in the author's text."""
+    """`start` and `end` of the placeholder in the author's text."""
     raw: bool = False
     """The author wants the value to become code."""
     option: bool = False
@@ -52,35 +52,35 @@ Piece: TypeAlias = str | ValueSlot
 
 @dataclass(frozen=True, slots=True)
 class SlotContext:
-    """What the shell is reading when it comes to a slot."""
+    """The state of the shell when it reads a slot."""
 
     state: State
     spread: bool = False
     """A list becomes one word per element here."""
     alone: bool = False
-    """A whole word of a command in which the number of words must not change."""
+    """It is a whole word of a command in which the number of words must not change."""
     integer: bool = False
     """The shell evaluates it as a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An expansion in a word; of what name, if that decides how its text begins."""
+    """An expansion in a word; `name` is set if a variable decides how its text begins."""
 
     name: str | None
     start: int
     end: int
     splits: bool = False
-    """It stands outside of quotes: its text may become several words."""
+    """It is not in quotes, so its text may become several words."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandWord:
-    """A word of a command: text of the author, numbers of slots, variables."""
+    """A word of a command: text of the author, slot numbers and variables."""
 
     parts: tuple[str | int | Variable, ...]
     may_vanish: bool = False
-    """It may become no word, or several."""
+    """It may become no word or several words."""
 
 
 Command: TypeAlias = tuple[CommandWord, ...]
@@ -102,25 +102,26 @@ Effect: TypeAlias = Literal["writes", "commits"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptAnalysis:
-    """One place per slot, in their order; or refusals."""
+    """One place per slot, in order, or refusals."""
 
     places: tuple[SlotContext, ...]
     refusals: tuple[Refusal, ...]
     assigned: frozenset[str]
     """Variables that the script sets itself, or gives to one command."""
     own: frozenset[str] = frozenset()
-    """Those that it sets for what follows: such a name is the script's wherever it is written."""
+    """Variables that the script sets for its later commands; such a name always belongs to the
+    script.
+    """
     handed: tuple[tuple[str, int], ...] = ()
-    """Where, in the joined text, a word begins that gives a variable its value, and which one."""
+    """Variables, and where in the joined text a word begins that gives the variable its value."""
     effects: tuple[tuple[Effect, str, int], ...] = ()
-    """What it does to the folder in which it runs: files that it overwrites, commits; and where it
-    says so.
+    """What the script does to its folder: files that it overwrites, commits; each with its
+    place.
 
-    None, if it goes to a folder that a value names, or lets one at a time do it.
+    Empty if the script changes to a folder that a value or variable names, or uses `flock`.
     """
     commands: tuple[Command, ...] = ()
-    """Those whose words hold values or variables and are read by a program, which may have options.
-    """
+    """The commands with values or variables in their words, whose program may read options."""
     given: tuple[tuple[str, tuple[CommandWord, ...]], ...] = ()
     """Variables that the script sets once, each with the words that its text may be."""
 
@@ -272,15 +273,15 @@ REFUSALS: Final[dict[str, tuple[str, str]]] = {
 }
 
 SLOT: Final = "\0"
-"""What a slot is in the joined text."""
+"""The character of a slot in the joined text."""
 
 
 class UnreadableError(Exception):
-    """The reader cannot go on; what it could not read is a refusal already."""
+    """Raised if the reader cannot continue; the refusal is already recorded."""
 
 
 class LexerFindings:
-    """What was found so far in the joined text of the pieces."""
+    """What the reader has found so far in the joined text of the pieces."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.text = "".join([SLOT if isinstance(piece, ValueSlot) else piece for piece in pieces])
@@ -292,13 +293,13 @@ class LexerFindings:
         self.handed: list[tuple[str, int]] = []
         self._effects: list[tuple[Effect, str, int]] = []
         self.alone = False
-        """It goes where no other does, or lets one at a time do what it does."""
+        """The script changes to a folder that a value or variable names, or uses `flock`."""
         self.commands: list[Command] = []
         self._given: dict[str, tuple[CommandWord, ...] | None] = {}
         self._refusals: dict[tuple[str, int, int], Refusal] = {}
 
     def answer(self) -> ScriptAnalysis:
-        # Without a bound slot there is nothing to protect: the script is the author's alone.
+        # Without a bound slot there is nothing to protect: the script comes from the author alone.
         refusals = self._refusals.values() if any(not slot.raw for slot in self.slots) else ()
         given = tuple((name, words) for name, words in self._given.items() if words)
         return ScriptAnalysis(
@@ -316,9 +317,8 @@ class LexerFindings:
         self._effects.append((what, name, self.source_offset(offset)))
 
     def give(self, name: str, words: Iterable[CommandWord] | None = None) -> None:
-        """A variable gets the text of one of these words; None: unknown."""
-        # A script that sets it twice may have looked at it, as with `case $f in -*) f=./$f ;;
-        # esac`.
+        """Record that a variable gets the text of one of these words; None: unknown."""
+        # A script that sets a variable twice may have checked it: `case $f in -*) f=./$f ;; esac`.
         self._given[name] = None if words is None or name in self._given else tuple(words)
 
     def refuse_slots(self, code: str, numbers: Iterable[int]) -> None:
@@ -336,7 +336,7 @@ class LexerFindings:
         return UnreadableError()
 
     def number_at(self, offset: int) -> int:
-        """Which slot stands here, or is the next."""
+        """Return the number of the slot at this offset, or of the next one."""
         return bisect_left(self.offsets, offset)
 
     def numbers_between(self, start: int, end: int) -> range:
@@ -347,9 +347,7 @@ class LexerFindings:
         self._refusals[code, start, end] = Refusal(code, start, end, what, fix)
 
     def source_offset(self, offset: int) -> int:
-        """Where an offset of the joined text stands in the author's text (exact but for
-        escapes).
-        """
+        """Convert an offset of the joined text to the author's text (exact except for escapes)."""
         number = self.number_at(offset)
         if number < len(self.offsets) and self.offsets[number] == offset:
             return self.slots[number].start

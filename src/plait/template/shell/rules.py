@@ -1,10 +1,10 @@
-"""What single commands do with their words, and which words may hold a value.
+"""Check what single commands do with their words, and which words may hold a value.
 
 A shell passes a value on unchanged; its effect depends on the command. The tables describe the
-commands we know: `sudo` runs another one, `eval` and `sh -c` read code, `read` wants names, `[`
-reads words as operators, `ssh` passes its words to a remote shell. `Rules` finds the program of a
-command, and the words that are ordinary arguments: those may be a list, or could be read as an
-option.
+commands that Plait knows: `sudo` runs another one, `eval` and `sh -c` read code, `read` takes
+names, `[` reads words as operators, `ssh` passes its words to a remote shell. `Rules` finds the
+program of a command, and the words that are ordinary arguments: those may be a list, or could be
+read as an option.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class _Interpreter:
     """A program that reads a word as code."""
 
     letters: str
-    """Options whose word is code."""
+    """The option letters whose word is code."""
     long: frozenset[str] = frozenset()
     options_between: bool = False
-    """More options may stand between that option and the code, as for a shell's `-c`."""
+    """Other options may stand between that option and the code, as for a shell's `-c`."""
     several: bool = False
-    """It goes on looking for code behind the first."""
+    """The program accepts more code after the first."""
     operands: int = 0
-    """How many words of another kind may stand before the option."""
+    """The number of words that are not options and may stand before the option."""
     valued: str = ""
-    """Other options that take the next word."""
+    """Other option letters that take the next word."""
     long_valued: frozenset[str] = frozenset()
 
 
@@ -128,21 +128,22 @@ class _Filter:
     """A program whose first operand is code, unless an option says where the code is."""
 
     code: str
-    """Options whose word is code."""
+    """The option letters whose word is code."""
     files: str
-    """Options that name a file with code."""
+    """The option letters that name a file with code."""
     valued: str
-    """Other options that take the next word."""
+    """Other option letters that take the next word."""
 
 
 _FILTERS: Final = {
     **dict.fromkeys(word_set("awk gawk mawk nawk original-awk"), _Filter("e", "fE", "Fvil")),
     **dict.fromkeys(word_set("sed gsed"), _Filter("e", "f", "l")),
 }
-"""Asked of command lines only: in shell text authors quote such programs, and what a value does
-there is the printed exception of commands that read their arguments again."""
+"""Used for command lines only. In shell text, authors quote the code of such programs, and the
+documentation names commands that read their arguments again as an exception.
+"""
 _NEAR: Final = 4
-"""How many words behind `deno` its subcommand is looked for."""
+"""`eval` counts as the subcommand of `deno` if it is one of the next four words."""
 _PLAIN_ATTRIBUTES: Final = frozenset("rxglu-")
 _ARRAY_ATTRIBUTES: Final = frozenset("aA")
 _UNKNOWN_PROGRAM: Final = _Interpreter("c", options_between=True)  # "$SHELL" -c
@@ -152,7 +153,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # `str
 
 
 class Rules:
-    """Judges the words of each command, and says which of them may be more than one or start an
+    """Check the words of each command, and mark the words that may be several or start an
     option.
     """
 
@@ -162,22 +163,24 @@ class Rules:
         self.refuse = found.refuse_slots
         self.arrays = set(_ARRAYS_OF_BASH)
         self.unknown_array = False
-        """Some variable becomes an array, and it is unknown which."""
+        """A variable becomes an array, and its name is unknown."""
         self.declared: list[tuple[str, list[int]]] = []
 
     def finish(self) -> None:
         if not self.declared:
             return
-        # Whatever looks like an array anywhere, in quotes or in arithmetic, counts as one.
+        # Every name that looks like an array anywhere, also in quotes or in arithmetic, counts as
+        # one.
         self.arrays.update(_USED_AS_ARRAY.findall(_QUOTING.sub("", self.found.text)))
         for name, numbers in self.declared:
             if self.unknown_array or name in self.arrays:
                 self.refuse("array-declaration", numbers)
 
     def judge(self, words: list[Word], *, valued: bool) -> bool:
-        """A simple command: assignments, a program, its arguments.  True if its input is code.
+        """Check a simple command: assignments, program, arguments. Return whether its input
+        is code.
 
-        Without a value in any word (`valued`) much need not be asked.
+        `valued`: a word holds a value. Without one, most checks are skipped.
         """
         if valued:
             for word in words:
@@ -201,7 +204,7 @@ class Rules:
         return _takes_code_as_input(name, arguments) or _xargs_makes_code(words, start)
 
     def effects(self, words: list[Word]) -> None:
-        """What it does to the folder in which others may work at the same time."""
+        """Record the effects on a folder in which other steps may work at the same time."""
         name = words[0].base if words else None
         if name in ("cd", "pushd"):
             self.found.alone |= any(word.literal is None for word in words[1:])
@@ -222,7 +225,7 @@ class Rules:
                 return words[position:]
         self.found.own.update(
             map(_variable_name, words)
-        )  # no command follows that alone would get them
+        )  # no command follows that alone would get these variables
         return []
 
     def assignment(self, word: Word) -> bool:
@@ -252,7 +255,7 @@ class Rules:
             self.refuse("special-variable", numbers)
 
     def program(self, words: list[Word]) -> int | None:
-        """Which word names the program, behind all commands that only run another."""
+        """Return the position of the program, after all commands that only run another one."""
         at = vanished = 0
         refusal = "value-as-program"
         while at < len(words):
@@ -294,7 +297,7 @@ class Rules:
         return at + prefix.operands
 
     def option(self, words: list[Word], at: int, prefix: Prefix) -> int:
-        """How many words an option takes."""
+        """Return the number of words that an option takes, itself included."""
         word, following = words[at], words[at + 1 : at + 2]
         long_code = word.text.startswith("--") and _is_long_option(word.text, prefix.long_code)
         if long_code or any(letter in word.text[1:] for letter in prefix.code):
@@ -310,7 +313,9 @@ class Rules:
     # ── programs with a meaning of their own ────────────────────────────────
 
     def by_name(self, name: str, start: int, arguments: list[Word]) -> bool:
-        """Judge what this program does with its words; false if they are no ordinary arguments."""
+        """Check the words of a program that has its own rules; false if they are not
+        ordinary arguments.
+        """
         everything = [number for word in arguments for number in word.all_numbers]
         if name in _CODE_COMMANDS:
             self.refuse("value-as-code", everything)
@@ -369,9 +374,7 @@ class Rules:
             self.become_arrays(words)
 
     def check_declaration(self, word: Word, letters: set[str]) -> None:
-        """What `name=…` is given.  The elements of `name=( … )` are parsed once, and never
-        again.
-        """
+        """Check the value in `name=…`. The elements of `name=( … )` are parsed only once."""
         numbers = word.all_numbers
         if not word.array:
             self.declared.append((_variable_name(word), numbers))
@@ -428,12 +431,14 @@ class Rules:
                 self.program(words[at : at + MAX_DEPTH])
 
     def interpreters(self, words: list[Word]) -> None:
-        """`sh -c`, `python -c`, `perl -e` …, wherever they stand among the words."""
+        """Check the code of `sh -c`, `python -c`, `perl -e` …, wherever they stand among
+        the words.
+        """
         for position in _code_positions(words):
             self.refuse("value-as-code", words[position].all_numbers)
 
     def judge_condition(self, words: list[Word]) -> None:
-        """The words of `[[ … ]]`, operators as empty words."""
+        """Check the words of `[[ … ]]`; operators are empty words."""
         numbers = [number for word in words for number in word.numbers]
         if self.dialect == "sh":
             self.refuse("bash-only", numbers)
@@ -447,7 +452,7 @@ class Rules:
                     self.number(operand)
 
     def number(self, word: Word) -> None:
-        """A word that bash evaluates: only an integer may be all of it."""
+        """Check a word that bash evaluates: a value must be the whole word, and an integer."""
         places = self.found.places
         if word.text == SLOT and places[word.numbers[0]].state in ("bare", "single", "double"):
             places[word.numbers[0]] = SlotContext(places[word.numbers[0]].state, integer=True)
@@ -461,28 +466,28 @@ class Rules:
             may_spread(word, self.found)
 
     def alone(self, word: Word) -> None:
-        """An argument in which a list may not become several words."""
+        """Mark an argument in which a list must not become several words."""
         places = self.found.places
         if word.naked == SLOT and places[word.numbers[0]].state == "bare":
             places[word.numbers[0]] = SlotContext("bare", alone=True)
 
 
 def _command(words: list[Word], found: LexerFindings) -> list[Command]:
-    """What a program is given, if it can depend on a value."""
+    """Return the command's words if they can depend on a value, otherwise nothing."""
     if any(word.slots or word.variables for word in words):
         return [tuple(word.for_command(found) for word in words)]
     return []
 
 
 def _interpreter(program: str) -> _Interpreter | None:
-    """The interpreter of this name, with or without a version."""
+    """Return the interpreter of this name, with or without a version."""
     return _INTERPRETERS.get(
         _VERSION.sub("", program) if program[-1:] in _ENDS_VERSION else program
     )
 
 
 def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
-    """Is the program an interpreter without another source for its code?"""
+    """Is the program an interpreter that reads its code from its input?"""
     if program in _REMOTE_SHELLS:
         return _behind_ssh_options(arguments) + 1 >= len(arguments)
     if program in (".", "source"):
@@ -499,13 +504,13 @@ def _takes_code_as_input(program: str, arguments: list[Word]) -> bool:
 
 
 def _is_input(file: Word) -> bool:
-    """Whether this names what the command's own redirections opened."""
+    """Does the word name a file that the command's own redirections opened?"""
     return file.process or _INPUT_FILE.fullmatch(file.text) is not None
 
 
 def _xargs_makes_code(words: list[Word], start: int) -> bool:
-    """Whether `xargs`, standing before the program, puts lines of its input where code or the
-    program is.
+    """Does an `xargs` before the program put lines of its input into code, or in place of the
+    program?
     """
     xargs = next((at for at, word in enumerate(words[:start]) if word.base == "xargs"), None)
     if xargs is None:
@@ -527,7 +532,9 @@ def _xargs_marks(options: list[Word]) -> Iterator[str]:
 
 
 def _variable_name(word: Word) -> str:
-    """The variable that a word of a declaration names; empty if its text does not say."""
+    """Return the variable that a word of a declaration names; empty if its text does not show
+    it.
+    """
     name = NAME.match(word.text)
     return name.group() if name and word.text[name.end() :][:1] in ("", "=", "+", "[") else ""
 
@@ -536,8 +543,8 @@ _COMMITTING: Final = word_set("commit merge cherry-pick revert rebase am pull")
 
 
 def _git_command(words: list[Word]) -> int | None:
-    """The place of git's subcommand. None if it is unknown, or if git works in a folder that a
-    value names.
+    """Return the position of git's subcommand; None if it is unknown, or if a value names the
+    folder in which git works.
     """
     at = 1
     while at < len(words):
@@ -554,9 +561,9 @@ def _git_command(words: list[Word]) -> int | None:
 
 
 def _name_words(command: str, arguments: list[Word]) -> list[Word]:
-    """The words among which the names stand that this command sets."""
+    """Return the words that can name the variables that this command sets."""
     if command == "shopt":
-        return []  # these are options of the shell
+        return []  # its words are options of the shell
     return arguments[1:] if command == "getopts" else arguments
 
 
@@ -565,7 +572,7 @@ def _has_option(words: list[Word], letter: str) -> bool:
 
 
 def _code_positions(words: list[Word]) -> Iterator[int]:
-    """Which words an interpreter, wherever it stands among them, reads as code."""
+    """Yield the positions of words that an interpreter reads as code, wherever it stands."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -586,7 +593,7 @@ def _code_positions(words: list[Word]) -> Iterator[int]:
 
 
 def _behind_ssh_options(words: list[Word]) -> int:
-    """Where the host stands."""
+    """Return the position of the host."""
     at = 0
     while at < len(words) and words[at].text.startswith("-"):
         at += 2 if takes_next(words[at].text, SSH_VALUED, frozenset()) else 1
@@ -594,13 +601,13 @@ def _behind_ssh_options(words: list[Word]) -> int:
 
 
 def _is_long_option(option: str, names: frozenset[str]) -> bool:
-    """Whether `--name`, `--name=…` or a shortened name is one of these."""
+    """Is the option one of these names, also as `--name=…` or shortened?"""
     name = option[2:].partition("=")[0]
     return bool(name) and any(known.startswith(name) for known in names)
 
 
 def _is_plain_test(name: str, words: list[Word]) -> bool:
-    """Whether the author's own words fix what the test means, whatever the values are."""
+    """Do the author's own words decide what the test means, whatever the values are?"""
     if name == "[":
         if not words or words[-1].literal != "]":
             return False
@@ -618,8 +625,9 @@ def _is_plain_test(name: str, words: list[Word]) -> bool:
 
 
 def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[list[int], int]:
-    """Which words an interpreter, standing before `at`, reads as code; and the first it does not
-    read.
+    """Find the words that an interpreter before `at` reads as code.
+
+    Returns their positions, and that of the first word that the interpreter does not read.
     """
     code: list[int] = []
     pending = False
@@ -649,7 +657,7 @@ def _code_words(words: list[Word], at: int, interpreter: _Interpreter) -> tuple[
 
 
 def _code_option(option: str, interpreter: _Interpreter) -> tuple[bool, bool]:
-    """Whether the option holds code itself, and whether it says that the next word is code."""
+    """Return whether the option itself holds code, and whether the next word is code."""
     if option.startswith("--"):
         known = _is_long_option(option, interpreter.long)
         return known and "=" in option, known and "=" not in option
@@ -672,10 +680,12 @@ class Code:
 
     place: int
     program: int
-    """Which word names the program."""
+    """The position of the word that names the program."""
     name: str
     dialect: Dialect | None
-    """Of the shell for which the whole word is a script; None if something else reads it."""
+    """The dialect of the shell for which the whole word is a script; None if another program
+    reads it.
+    """
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {
@@ -685,12 +695,12 @@ _DIALECTS: Final[dict[str, Dialect]] = {
 
 
 def runs_another(name: str) -> bool:
-    """Whether a program of this name runs the command behind it."""
+    """Does a program of this name run the command that follows it?"""
     return name in PREFIXES
 
 
 def is_interpreter(name: str) -> bool:
-    """Whether a program of this name may read a word as code."""
+    """Can a program of this name read a word as code?"""
     return bool(name) and (
         _interpreter(name) is not None
         or name in _FILTERS
@@ -701,11 +711,11 @@ def is_interpreter(name: str) -> bool:
 
 
 _RUN_BY_A_SHELL: Final = word_set("watch parallel")
-"""Programs that hand all their words to a shell."""
+"""Programs that pass all their words to a shell."""
 
 
 def code_in(argv: Sequence[str]) -> list[Code]:
-    """Which words of a command line are code to a program that stands before them."""
+    """Return the words of a command line that a program before them reads as code."""
     words = [_literal_word(text) for text in argv]
     found: list[Code] = []
     for at, word in enumerate(words):
@@ -730,7 +740,7 @@ def code_in(argv: Sequence[str]) -> list[Code]:
 
 
 def reader_of_input(argv: Sequence[str]) -> str | None:
-    """The program of a command line that reads its standard input as code; None if none does."""
+    """Return the program of a command line that reads its standard input as code, or None."""
     words = [_literal_word(text) for text in argv]
     for at, word in enumerate(words):
         name = _VERSION.sub("", word.base or "") or (word.base or "")
@@ -764,7 +774,7 @@ def _code_of_filter(words: Sequence[str], rules: _Filter) -> list[int]:
 
 
 def _option_of_filter(option: str, rules: _Filter) -> tuple[Literal["code", "file", "other"], bool]:
-    """What an option says about the code, and whether it takes the next word."""
+    """Return what an option says about the code, and whether it takes the next word."""
     if option.startswith("--"):
         role = next(
             (role for role, names in _LONG_OF_FILTERS if _is_long_option(option, names)), None
@@ -784,7 +794,7 @@ _LONG_OF_FILTERS: Final[tuple[tuple[Literal["code", "file", "other"], frozenset[
 
 
 def _split_by_env(words: Sequence[str]) -> list[int]:
-    """`env -S` makes several words of one."""
+    """Return the positions of `env -S` and of the next word, which `env` splits into several."""
     for at, text in enumerate(words):
         if not text.startswith("-"):
             return []

@@ -1,9 +1,9 @@
 """A template that is shell text: read once, then bound to any values.
 
 A script may have its own variables. A name that it sets, or uses in a loop, belongs to the script,
-even if our scope knows it: `$f`, `${f}` and `${f:-x}` alike. Two forms still take our value, since
-they can mean nothing else: `f=${f}` and `for f in ${f}`. Forms that only a template has
-(`${f.exit_code}`, `${f | upper}`) use our scope. `${n:-0}` of a name like an environment variable
+even if our scope knows the name: `$f`, `${f}` and `${f:-x}` alike. Two forms still take our value,
+since they can mean nothing else: `f=${f}` and `for f in ${f}`. Forms that only a template has
+(`${f.exit_code}`, `${f | upper}`) use our scope. `${n:-0}` with a name like an environment variable
 (`${HOME:-/tmp}`) is left to the shell, unless our scope knows the name or a shell would not expand
 it there.
 """
@@ -40,7 +40,7 @@ from plait.template.sinks import Env, Values, is_author_placeholder, original_pl
 from plait.template.template import Leaf, Template
 
 MOST_PLANS: Final = 16
-"""Plans kept for one script: there is one for each set of placeholders without an answer."""
+"""Plans kept for one script: each set of placeholders without an answer has its own plan."""
 
 
 def bind_shell(
@@ -51,7 +51,7 @@ def bind_shell(
     env: Env = None,
     dialect: Dialect = "sh",
 ) -> BoundScript:
-    """Shell text with its values bound to variables; `binding.py` says how."""
+    """Bind the values of a shell template to variables; `binding.py` explains how."""
     lookup = template.lookup(values, env)
     script = parse_script(template, dialect, lookup.names)
     pieces = script.template.pieces(lookup, strict=strict, env=env, shell_names=script.assigned)
@@ -82,28 +82,30 @@ def bind_pieces(
 
 
 def _trusted(placed: Sequence[PlacedValue], lookup: Lookup | None) -> Trusted:
-    """Few values look like an option, so where one comes from is found only when it is asked."""
+    """Return a check whether a value comes from the author; it is asked only for an option-like
+    value.
+    """
     return lambda index: is_author_placeholder(placed[index].placeholder, lookup, of_author=True)
 
 
 def _variables(lookup: Lookup) -> Callable[[str], str | None] | None:
-    """Those that a step finds in its environment and that hold a value from outside."""
-    origin_of = getattr(lookup, "origin", None)
-    if origin_of is None:
+    """Return a lookup of environment variables of the step that hold a value from outside."""
+    find_origin = getattr(lookup, "origin", None)
+    if find_origin is None:
         return None
 
-    def text_of(name: str) -> str | None:
-        origin = origin_of(name)
+    def variable_text(name: str) -> str | None:
+        origin = find_origin(name)
         if origin is None or origin.level != "env" or origin.of_author:
             return None
         value = lookup.names.get(name)
         return None if isinstance(value, Unknown) else reveal_text(value)
 
-    return text_of
+    return variable_text
 
 
 def parse_script(template: Template, dialect: Dialect, names: Container[str]) -> Script:
-    """A template as a script, where these names are known."""
+    """Return a template as a script, in a scope that knows these names."""
     read = _read(template.leaf, dialect)
     if not read.defaulted:
         return read.script
@@ -118,14 +120,16 @@ class Script:
     def __init__(self, leaf: Leaf, assigned: frozenset[str], dialect: Dialect) -> None:
         self.template = Template(leaf, leaf.compiled.profile)
         self.assigned = assigned
-        """Variables that the script sets itself: `${x}` of them is never missing."""
+        """Variables that the script sets itself, so `${x}` with such a name is never missing."""
         self._leaf = leaf
         self._dialect: Dialect = dialect
         self._plans: dict[tuple[bool, ...], BindingPlan] = {}
 
     def plan(self, answered: tuple[bool, ...]) -> BindingPlan:
-        """That for these parts being values, and the others text as it is written; refusals are
-        raised.
+        """Return the plan in which these parts are values, and the others are text as
+        written.
+
+        Raises an error with all refusals.
         """
         known = self._plans.get(answered)
         if known is None:
@@ -159,7 +163,7 @@ def make_slot(placeholder: Placeholder | FilledPlaceholder, index: int) -> Value
 
 
 class _Read:
-    """The part of a script's analysis that depends on no name."""
+    """The part of a script's analysis that does not depend on known names."""
 
     def __init__(self, leaf: Leaf, dialect: Dialect) -> None:
         read = read_names(leaf.compiled.parts, leaf.source, dialect)
@@ -181,7 +185,7 @@ class _Read:
         self._expanded: dict[frozenset[int], Script] = {frozenset(): self.script}
 
     def with_expansions(self, starts: frozenset[int]) -> Script:
-        """The script in which the shell expands the placeholders at these starts itself."""
+        """Return the script in which the shell itself expands the placeholders at these starts."""
         known = self._expanded.get(starts)
         if known is None:
             if len(self._expanded) >= MOST_PLANS:
@@ -212,7 +216,7 @@ class _Read:
         return tuple(kept)
 
 
-# Some megabytes at most, for scripts of ordinary length. A map with more scripts is a bit slower.
+# At most some megabytes for scripts of ordinary length. A map with more scripts is a bit slower.
 _read: Final = lru_cache(maxsize=128)(_Read)
 _EXPANDING: Final = ("bare", "double", "heredoc", "parameter", "quoted-parameter")
 _ENV_NAME: Final = lazy_pattern(r"[A-Z_][A-Z0-9_]*+")
@@ -223,7 +227,7 @@ def _with_parts(leaf: Leaf, parts: Parts) -> Leaf:
 
 
 def _name_with_default(placeholder: ContextPlaceholder) -> str | None:
-    """The name of `${name:-default}`, if the placeholder is just that."""
+    """Return the name in `${name:-default}` if the placeholder has exactly this form."""
     match placeholder:
         case ContextPlaceholder(
             alternatives=(Alternative(Path(root, ()), ()),), filters=(), default=default

@@ -19,15 +19,15 @@ class Names:
     """The variables of a script, and which of its placeholders are theirs."""
 
     assigned: frozenset[str]
-    """Those that it sets, or gives to one command."""
+    """The variables that the script sets, or gives to one command."""
     own: frozenset[str]
-    """Those that it sets."""
+    """The variables that the script sets."""
     own_placeholders: frozenset[int]
-    """Where placeholders start that ask for one of them."""
+    """The starts of the placeholders that name one of these."""
 
 
 def read_names(parts: Parts, source: Source, dialect: Dialect) -> Names:
-    """What a script sets, whatever our scope knows."""
+    """Return the variables that a script sets, whatever our scope knows."""
     texts = [part_source(part, source) for part in parts]
     joined = "".join(texts)
     lexed = analyse([joined], dialect)
@@ -43,7 +43,7 @@ def read_names(parts: Parts, source: Source, dialect: Dialect) -> Names:
 
 
 def _shell_name(part: Part, written: str) -> str:
-    """The variable for which a placeholder asks, if a shell would read it so; else nothing."""
+    """Return the variable of a placeholder, if a shell would read it so; otherwise nothing."""
     match part:
         case ContextPlaceholder(
             alternatives=(Alternative(Path(root, keys), ()),), filters=(), spread=False
@@ -59,7 +59,7 @@ _ENDS_WORD: Final = frozenset({"", " ", "\t", "\n", ";", "&", "|", ")", "}", "`"
 def _is_handed_over(
     name: str, text: str, at: int, end: int, words: Container[tuple[str, int]]
 ) -> bool:
-    """Does a word give this placeholder, and nothing else, to the variable of the same name?
+    """Does a word assign only this placeholder to the variable of the same name?
 
     `f=${f}` does, and so does `for f in "${f}"`.
     """
@@ -77,15 +77,13 @@ def _is_handed_over(
 
 
 def without_own_placeholders(parts: Parts, source: Source) -> Parts:
-    """The parts of shell text, with the placeholders that ask for its own variables as they are
-    written.
-    """
+    """Return the parts of shell text; placeholders for its own variables become text as written."""
     own = read_names(parts, source, "sh").own_placeholders
     return tuple(restore_source(parts, source, own)) if own else parts
 
 
 def restore_source(parts: Parts, source: Source, starts: frozenset[int]) -> Iterator[Part]:
-    """The parts, with the placeholders at these starts as text; those in their defaults stay."""
+    """Yield the parts; placeholders at these starts become text, except those in their defaults."""
     for part in parts:
         if isinstance(part, ContextPlaceholder) and part.start in starts:
             yield from (
@@ -102,7 +100,7 @@ def part_source(part: Part, source: Source) -> str:
 
 
 def as_expansion(placeholder: ContextPlaceholder, source: Source) -> list[Part]:
-    """The placeholder as shell text; placeholders in its default stay placeholders."""
+    """Return the placeholder as shell text; placeholders in its default stay placeholders."""
     assert placeholder.default is not None
     text = source.text
     parts: list[Part] = []

@@ -1,7 +1,8 @@
 """Read one word of shell text: its quotes, escapes and expansions.
 
-A word may contain a script, `$( … )`; the reader of scripts derives from `WordReader` and says how
-to read it. The result is a `Word`: its text without quotes, which of it was quoted, and its slots.
+A word may contain a script, `$( … )`. The reader of scripts derives from `WordReader` and
+implements how to read it. The result is a `Word`: its text without quotes, which characters were
+quoted, and its slots.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OPERATOR_CHARACTERS: Final = tuple(OPERATORS)
 SEPARATORS: Final = " \t\n" + OPERATORS
 PLAIN_IN_HEREDOC: Final = lazy_pattern(r"[^\0`\\$]+")
 
-# Before `(`, one of ?*+@! opens an extended pattern, and is read on its own.
+# Before `(`, each of ?*+@! opens an extended pattern, which is read separately.
 _PLAIN_IN_WORD: Final = lazy_pattern(r"""(?:[^\s\0;&|<>()'"`\\$\[\]?*+@!]++|[?*+@!](?!\())+""")
 _PLAIN_WORD: Final = lazy_pattern(_PLAIN_IN_WORD.pattern + r"(?=[ \t\n;|&)]|\Z)")
 _PLAIN_IN_DOUBLE: Final = lazy_pattern(r"""[^\0"`\\$]+""")
@@ -48,11 +49,11 @@ _QUOTED: Final = '"'
 
 
 class Word:
-    """A word as it is read: its text without quotes, and which of it was quoted.
+    """A word while it is read: its text without quotes, and which characters were quoted.
 
-    `text` and `naked` run in parallel.  A slot is NUL in both; an expansion is
-    `$` in both; a quoted character is `"` in `naked`, where no other can be.
-    They are complete when the word was `settle`d.
+    `text` and `naked` run in parallel. A slot is NUL in both; an expansion is `$` in both; a
+    quoted character is `"` in `naked`, which holds no other `"`. Both are complete after
+    `settle`.
     """
 
     __slots__ = (
@@ -81,21 +82,21 @@ class Word:
         self._more_naked: list[str] = []
         self._only_names = True
         self.slots: list[tuple[int, int]] = []
-        """Position in `text`, number of the slot."""
+        """The position in `text` and the number of each slot."""
         self.nested: list[int] = []
-        """Slots in commands inside of this word."""
+        """Slots in commands inside this word."""
         self.quoted = False
         self.raw = False
-        """It holds a value that the author wants to become code."""
+        """The word holds a value that the author wants to become code."""
         self.splat = False
-        """It holds `$@` or its kin, which may be no word even in quotes."""
+        """The word holds `$@` or a similar expansion, which may become no word even in quotes."""
         self.array = False
-        """It holds `name=( … )`."""
+        """The word holds `name=( … )`."""
         self.process = False
-        """It holds `<( … )`, a file that a command writes."""
+        """The word holds `<( … )`, a file that a command writes."""
         self.variables: dict[int, tuple[str, int, int, bool]] = {}
-        """By position in `text`: the variable an expansion begins with, where it stands, whether
-        bare.
+        """By position in `text`: the variable that begins an expansion, its start and end
+        in the script, and whether it is unquoted.
         """
 
     def add(self, text: str) -> None:
@@ -117,7 +118,7 @@ class Word:
         self.add(EXPANSION)
 
     def settle(self) -> Word:
-        """Join what was read."""
+        """Join the parts that were read."""
         if self._more_text:
             self.text += "".join(self._more_text)
             self.naked += "".join(self._more_naked)
@@ -131,9 +132,8 @@ class Word:
 
     @property
     def name_only(self) -> bool:
-        """Whether nothing was read that cannot be part of a name."""
-        # Once it is false it stays so: a word full of brackets is not looked through at each of
-        # them.
+        """Was nothing read that cannot be part of a name?"""
+        # Once false, it stays false, so a word full of brackets is not searched again at each one.
         self._only_names = self._only_names and all(
             map(_NAME_PART.fullmatch, (self.naked, *self._more_naked))
         )
@@ -141,7 +141,7 @@ class Word:
 
     @property
     def literal(self) -> str | None:
-        """The text, if the author's text alone decides it."""
+        """The text, if it is the author's text alone; otherwise None."""
         naked = self.naked
         return None if SLOT in naked or EXPANSION in naked else self.text
 
@@ -161,13 +161,13 @@ class Word:
 
     @property
     def may_vanish(self) -> bool:
-        """Whether this may become no word at all, and the next word take its place."""
+        """Can the word become no word at all, so that the next word takes its place?"""
         if self.raw or not self.naked or self.naked.strip(EXPANSION):
             return False
         return self.splat or not self.quoted
 
     def leading(self, start: int = 0) -> list[int]:
-        """Slots with nothing of the author's text before them, from `start` on."""
+        """Return the slots with no text of the author before them, from `start` on."""
         naked = self.naked[start:]
         run = start + len(naked) - len(naked.lstrip(SLOT + EXPANSION))
         return [number for at, number in self.slots if start <= at < run]
@@ -176,7 +176,9 @@ class Word:
         return CommandWord(tuple(self._parts(found)), self.may_vanish)
 
     def for_variable(self, found: LexerFindings, begin: int) -> CommandWord:
-        """What a variable gets from here on, which no shell splits."""
+        """Return the part of the word, from `begin` on, that a variable gets; no shell
+        splits it.
+        """
         return CommandWord(tuple(self._parts(found, begin, splits=False)))
 
     def _parts(
@@ -204,7 +206,7 @@ class Word:
         return parts
 
     def has_braces(self) -> bool:
-        """Whether a shell would take this for a brace expansion."""
+        """Would a shell read the word as a brace expansion?"""
         naked = self.naked
         opened = naked.find("{")
         closed = naked.rfind("}")
@@ -222,7 +224,7 @@ def may_spread(word: Word, found: LexerFindings) -> None:
 
 
 class WordReader(ABC):
-    """Follows the text; `at` is the next character, `end` the first not to read."""
+    """Reads the text; `at` is the next character, `end` the first one that is not read."""
 
     def __init__(self, found: LexerFindings, dialect: Dialect) -> None:
         self.found = found
@@ -238,17 +240,18 @@ class WordReader(ABC):
 
     @abstractmethod
     def script(self, start: int, until: Literal["end", ")"]) -> None:
-        """Read a script inside of a word that started at `start`, up to and not over what ends
-        it.
+        """Read a script inside a word that started at `start`, up to its end, which is not
+        consumed.
         """
 
     @abstractmethod
     def assigns(self, name: str, numbers: Iterable[int]) -> None:
-        """A variable is given a value with these slots."""
+        """Record that a variable gets a value with these slots."""
 
     @abstractmethod
     def skip_lines(self) -> str:
-        """Skip blanks, comments and ends of lines, with the here-documents that start there.
+        """Skip blanks, comments and line ends, and read the here-documents that start
+        there.
 
         Returns the next character, or nothing at the end.
         """
@@ -263,8 +266,9 @@ class WordReader(ABC):
         return self.text.startswith(text, self.at, self.end)
 
     def behind_plain(self, word: Word, run: re.Pattern[str]) -> str:
-        """Read quoted characters without a meaning; the first that has one, or nothing at the
-        end.
+        """Read quoted characters without a meaning.
+
+        Returns the first character that has one, or nothing at the end.
         """
         if found := run.match(self.text, self.at, self.end):
             word.add_quoted(found.group())
@@ -272,7 +276,7 @@ class WordReader(ABC):
         return self.text[self.at] if self.at < self.end else ""
 
     def take_slot(self, word: Word, state: State) -> None:
-        """Take the slot at hand."""
+        """Read the slot at the current position."""
         number = self.found.number_at(self.at)
         self.at += 1
         self.found.places[number] = SlotContext(state)
@@ -285,7 +289,10 @@ class WordReader(ABC):
             self.refuse_slots("arithmetic-nested", [number])
 
     def escape(self, word: Word, special: str | None = None) -> None:
-        """A backslash and what follows; with `special`, it means itself before other characters."""
+        """Read a backslash and the next character.
+
+        `special`: before any other character, the backslash means itself.
+        """
         following = self.peek(1)
         if following == SLOT:
             self.refuse_slots(
@@ -302,13 +309,13 @@ class WordReader(ABC):
             self.at += 2
 
     def operator(self, length: int) -> None:
-        """Step over an operator that must not go on behind a line continuation."""
+        """Step over an operator; refuse one that continues after a line continuation."""
         self.at += length
         if self.follows("\\\n") and self.text[self.at + 2 : self.at + 3] in _OPERATOR_CHARACTERS:
             raise self.unreadable("split-operator", self.at)
 
     def go_deeper(self, start: int) -> None:
-        """One level deeper; the caller lowers `depth` afterwards."""
+        """Count one more level of nesting; the caller lowers `depth` afterwards."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.unreadable("too-deep", start)
@@ -316,11 +323,9 @@ class WordReader(ABC):
     # ── words ───────────────────────────────────────────────────────────────
 
     def word(self, *, subscript: bool = False) -> Word:
-        """One word; `subscript`: here a shell would take `name[` for an array's element."""
+        """Read one word; `subscript`: here a shell would read `name[` as an element of an array."""
         start = self.at
-        if plain := _PLAIN_WORD.match(
-            self.text, start, self.end
-        ):  # most words are no more than that
+        if plain := _PLAIN_WORD.match(self.text, start, self.end):  # most words consist of this
             self.at = plain.end()
             return Word(start, plain.group())
         word = Word(start)
@@ -331,7 +336,7 @@ class WordReader(ABC):
         return word.settle()
 
     def word_part(self, word: Word, *, subscript: bool) -> bool:
-        """Read a bit of a word; false where the word ends."""
+        """Read a part of a word; false where the word ends."""
         match self.text[self.at]:
             case " " | "\n" | ";" | "\t" | "|" | "&" | ")":
                 return False
@@ -395,8 +400,10 @@ class WordReader(ABC):
         self.at += 1
 
     def dollar_single_quotes(self, word: Word, start: int) -> None:
-        """`$'…'`; a shell without it reads `$` and `'…'`, so sh may have neither slot nor backslash
-        in it.
+        """Read `$'…'`.
+
+        A shell that does not know it reads `$` and `'…'`, so in `sh` it may contain neither
+        a slot nor a backslash.
         """
         word.quoted = True
         self.at += 1
@@ -414,7 +421,7 @@ class WordReader(ABC):
         self.at += 1
 
     def dollar_single_escape(self, word: Word) -> None:
-        # `\c` takes one more character along, which may be the closing quote.
+        # `\c` includes the next character, which may be the closing quote.
         length = 3 if self.peek(1) == "c" else 2
         taken = self.numbers_between(self.at, self.at + length)
         self.refuse_slots("backslash-before-placeholder", taken)
@@ -427,7 +434,7 @@ class WordReader(ABC):
         while True:
             char = self.peek()
             if char == "" or char in SEPARATORS:
-                # One shell ends the word here, another reads on to the bracket.
+                # Some shells end the word here, others read on to the bracket.
                 raise self.unreadable("subscript", start)
             depth += (char == "[") - (char == "]")
             if char in "[]":
@@ -455,7 +462,7 @@ class WordReader(ABC):
         self.refuse_slots("extended-glob", self.numbers_between(start, self.at))
 
     def array(self, word: Word) -> None:
-        """`name=( … )`."""
+        """Read `name=( … )`."""
         start = self.at
         self.at += 1
         self.go_deeper(start)
@@ -477,8 +484,8 @@ class WordReader(ABC):
         check_one_argument(element, self.found)
         may_spread(element, self.found)
         if element.naked.startswith("["):
-            # From `[` to `]=`, or all of it: a blank inside would end our word, not bash's
-            # subscript.
+            # Refuse slots from `[` to `]=`, or in all of it: a blank inside ends our word, but not
+            # bash's subscript.
             closed = element.naked.find("]=")
             self.refuse_slots(
                 "subscript", [n for at, n in element.slots if closed < 0 or at < closed]
@@ -531,7 +538,7 @@ class WordReader(ABC):
                 word.add_quoted("$")
 
     def substitution(self, word: Word, start: int) -> None:
-        """`( … )` of `$( … )` and its kin: a script of its own."""
+        """Read the `( … )` of `$( … )` and similar expansions, which is a script of its own."""
         self.operator(1)
         self.go_deeper(start)
         self.script(start, ")")
@@ -554,7 +561,7 @@ class WordReader(ABC):
             raise self.unreadable("unbalanced", start)
         inside = self.text[start + 1 : stop]
         if "\\" in inside or "<<" in inside:
-            # The shell would strip backslashes first; what it reads then is not what stands here.
+            # The shell would remove backslashes first, and then read another text than this one.
             self.refuse_slots("backtick-escapes", self.numbers_between(start, stop))
         else:
             self.at = start + 1
@@ -567,7 +574,7 @@ class WordReader(ABC):
         self.add_expansion(word, start)
 
     def arithmetic_text(self, start: int) -> None:
-        """Up to and over `))`, with only numbers as values."""
+        """Read arithmetic up to and including `))`; only numbers may be values in it."""
         depth = 0
         inner = Word(start)
         self.go_deeper(start)
@@ -607,7 +614,7 @@ class WordReader(ABC):
         self.arithmetic -= 1
 
     def parameter(self, word: Word, start: int, around: Around) -> None:
-        """`${ … }`."""
+        """Read `${ … }`."""
         self.at += 1
         position = word.size
         word.add(EXPANSION)
@@ -630,15 +637,15 @@ class WordReader(ABC):
         self.at += 1
 
     def beginning(self, word: Word, position: int, name: str, start: int, *, bare: bool) -> None:
-        """Note which variable the expansion begins with, if its operator leaves the beginning as it
-        is.
+        """Record the variable that begins the expansion, unless its operator changes the
+        beginning.
         """
         following = self.peek(1) if self.peek() == ":" else self.peek()
         if name and following in ("}", "-", "?", "=", "%"):
             word.variables[position] = (name, start, self.at, bare)
 
     def parameter_name(self) -> str:
-        """The name, behind `#` or `!` if they are there; a slot may not be the name."""
+        """Read and return the name, after `#` or `!`; refuse a slot as the name."""
         if self.peek() in ("#", "!") and self.peek(1) not in (
             "}",
             ":",
@@ -681,7 +688,7 @@ class WordReader(ABC):
         self.refuse_slots("subscript", self.numbers_between(first, self.at))
 
     def parameter_operator(self) -> Operator:
-        """Step over the operator; empty at the closing brace."""
+        """Step over the operator and return its kind; empty at the closing brace."""
         if self.peek() == "}":
             return ""
         colon = 1 if self.peek() == ":" and self.peek(1) in ("-", "=", "?", "+") else 0
@@ -698,9 +705,9 @@ class WordReader(ABC):
         return "evaluated"
 
     def operand(self, word: Word, start: int, around: Around, operator: Operator) -> None:
-        """Up to the closing brace."""
+        """Read the operand up to the closing brace."""
         if operator in ("pattern", "assign"):
-            word.add_quoted(" ")  # what is cut off or assigned does not start the word
+            word.add_quoted(" ")  # a pattern or an assigned text does not start the word
         while (char := self.behind_plain(word, _PLAIN_IN_PARAMETER)) != "}":
             match char:
                 case "":
@@ -753,5 +760,5 @@ _SET_IN_ARITHMETIC: Final = lazy_pattern(
 
 
 def set_in_arithmetic(text: str) -> set[str]:
-    """The variables to which an arithmetic expression gives a value: `n = 1`, `n += 1`, `n++`."""
+    """Return the variables that an arithmetic expression sets: `n = 1`, `n += 1`, `n++`."""
     return {one for found in _SET_IN_ARITHMETIC.findall(text) for one in found if one}

@@ -1,7 +1,7 @@
 """Read the header of a tool file from its bytes; the file is never executed.
 
-Every input gives an `Item`, a `DocumentError` with all problems, or a `LimitError`. A file that
-cannot be read never counts as one without a header.
+Every input gives a `ToolFile`, a `DocumentError` with all problems, or a `LimitError`. A file that
+cannot be read never counts as a file without a header.
 
 In reading order:
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from plait.tools.headers.python import MAX_PYTHON
 
 __all__ = [
+    "MAX_CACHED",
+    "MAX_CACHED_BYTES",
     "MAX_JAVASCRIPT",
     "MAX_ODD_NAMES",
     "MAX_OPEN",
     "MAX_PATTERN",
     "MAX_PYTHON",
-    "MAX_REMEMBERED",
-    "MAX_REMEMBERED_BYTES",
     "ItemCache",
     "read_item",
 ]
@@ -77,29 +77,29 @@ def __getattr__(name: str) -> object:
 _Key: TypeAlias = tuple[Space, str, str]
 """Space, path and id. A path can belong to two spaces, such as a project in the home folder."""
 
-MAX_REMEMBERED: Final = 1_000
-MAX_REMEMBERED_BYTES: Final = 64 << 20
+MAX_CACHED: Final = 1_000
+MAX_CACHED_BYTES: Final = 64 << 20
 MAX_LOOKED_AT: Final = 4 << 20
 
 
 def read_item(found: ToolLocation, *, kind: str = "tool") -> ToolFile:
-    """The item in a file: its bytes read once, its digest, its header."""
+    """Read the item in a file once: its bytes, digest and header."""
     return _read(found, kind)[0]
 
 
 class ItemCache:
-    """Items by file; one whose stamp is unchanged is neither read nor hashed again.
+    """Items by file; an item whose stamp is unchanged is neither read nor hashed again.
 
-    Safe to share between threads.  The items used longest ago go first when
-    there are too many of them, or too many bytes in them.
+    Safe to share between threads. If there are too many items, or too many bytes in them, the
+    least recently used are removed first.
     """
 
     def __init__(
         self,
         *,
         kind: str = "tool",
-        most: int = MAX_REMEMBERED,
-        most_bytes: int = MAX_REMEMBERED_BYTES,
+        most: int = MAX_CACHED,
+        most_bytes: int = MAX_CACHED_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.hits = 0
@@ -156,18 +156,19 @@ def _read(found: ToolLocation, kind: str) -> tuple[ToolFile, FileStamp]:
 
 
 def _system_header(found: ToolLocation, digest: str, kind: str) -> Header | None:
-    """The header of an installed file; it was read when Plait was built."""
+    """The header of an installed file, from the manifest that was written when Plait was built."""
     if found.space.name != "system":
         return None
     keys: Json = manifest_header(found.space.root, found.relative, digest)
     if not isinstance(keys, dict):
         return None
-    nowhere = Span(Source(found.path, ""), 0, 0)  # what was read without an error needs no places
+    # it was read without errors, so no places are needed
+    nowhere = Span(Source(found.path, ""), 0, 0)
     return parse_header({key: Entry(value, nowhere) for key, value in keys.items()}, kind=kind)
 
 
 def header_values(path: str) -> dict[str, Json]:
-    """The keys of a tool's header and their values, if nothing is wrong with them."""
+    """The keys and values of a tool's header; raise an error if it has problems."""
     with open(path, "rb") as file:
         source = _source(file.read(), path)
     keys = _read_entries(source, find_format(path))
@@ -176,7 +177,7 @@ def header_values(path: str) -> dict[str, Json]:
 
 
 def says_anything(path: str) -> bool:
-    """Does a file have keys of a header, right or wrong?  True if it cannot be read."""
+    """Does a file have header keys, right or wrong? True if it cannot be read."""
     try:
         with open(path, "rb") as file:
             keys = _read_entries(_source(file.read(MAX_LOOKED_AT), path), find_format(path))
@@ -186,7 +187,7 @@ def says_anything(path: str) -> bool:
 
 
 def _source(data: bytes, path: str) -> Source:
-    # Errors may quote it: a header is the author's own text.
+    # Errors may quote the text: a header is written by the author.
     return Source(path, documents.decode_text(data, path, drawn=True).removeprefix("\ufeff"))
 
 
@@ -197,7 +198,7 @@ def _read_entries(source: Source, form: Format) -> HeaderEntries:
 
 
 NO_HEADER: Final = "no-header"
-"""The code for a file without a header: it lies beside a tool and is not one."""
+"""The code for a file without a header: it is a file beside a tool, not a tool."""
 
 
 def _build_header(keys: HeaderEntries, form: Format, kind: str) -> Header:

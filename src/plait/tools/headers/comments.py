@@ -28,7 +28,7 @@ from plait.tools.headers.entries import (
 
 
 class _Line(NamedTuple):
-    """A line of the comments at the top; `content` is where the text behind the `#` begins."""
+    """A line of the comments at the top; `content` is where the text after the `#` begins."""
 
     start: int
     content: int
@@ -50,7 +50,7 @@ _REST_OF_LINE: Final = r"(?P<text>(?:[^\r\n]|\r(?!\n))*)(?:\r?\n|\Z)"
 
 
 def top_comments(text: str, comment: str) -> list[_Line]:
-    """The comments before the first other line."""
+    """The comments before the first line that is not one."""
     pattern = re.compile(rf"(?P<before>[ \t]*+(?:{re.escape(comment)})?){_REST_OF_LINE}")
     lines: list[_Line] = []
     at = 0
@@ -65,7 +65,7 @@ def top_comments(text: str, comment: str) -> list[_Line]:
 
 
 def read_fenced(keys: HeaderEntries, lines: list[_Line]) -> bool:
-    """The YAML between two `---`, if there is such a block."""
+    """Read the YAML between two `---`; return whether there is such a block."""
     fences = [number for number, line in enumerate(lines) if line.text.strip() == "---"]
     if not fences:
         return False
@@ -115,7 +115,9 @@ _ID_LINE = lazy_pattern(r"[ \t]*+([a-z_]++):[ \t]++[\w.-]++/\S++[ \t]*+\Z")
 
 
 def _find_misspelt_executor(keys: HeaderEntries, lines: list[_Line]) -> None:
-    """Only a line that gives the id of a tool; `# executors: two` is prose."""
+    """Report a misspelt `executor_id`, only on a line that gives the id of a tool; `#
+    executors: two` is prose.
+    """
     for line in lines[:MAX_ODD_NAMES]:
         found = _ID_LINE.match(line.text)
         if found and found[1] not in KEYS and is_almost(found[1], EXECUTOR):
@@ -148,7 +150,7 @@ def _as_yaml(text: str, lines: list[_Line], chosen: Collection[int]) -> str:
 
 @contextmanager
 def _relocate_problems(source: Source) -> Iterator[None]:
-    """Problems of a text of the same length are shown in this one."""
+    """Move the problems of a text of the same length to this source."""
 
     def relocate(span: Span) -> Span:
         return Span(source, span.start, span.end)

@@ -77,11 +77,14 @@ def set_key(table: dict[str, Json], key: str, where: Span, value: Json) -> None:
 
 
 MAX_ODD_NAMES: Final = 200
-"""How many names like `__this__` are compared with ours, since comparing is slow."""
+"""The number of names like `__this__` that are compared with known ones, since comparing is slow.
+"""
 
 KEYS: Final = frozenset(field_names(Header))
 EXECUTOR: Final = "executor_id"
-"""The key that makes a file a tool; a misspelt one would pass for a file without a header."""
+"""The key that makes a file a tool; with a misspelt one, a file would look like one without a
+header.
+"""
 
 
 class HeaderEntries:
@@ -105,7 +108,7 @@ class HeaderEntries:
 
     @contextmanager
     def about(self, key: str, name: str) -> Iterator[None]:
-        """A refused literal inside becomes a problem of this key; reading goes on."""
+        """Turn a refused literal inside into a problem of this key, and continue."""
         try:
             yield
         except RefusedLiteral as refused:
@@ -114,7 +117,7 @@ class HeaderEntries:
             self.problems.append(Problem(what, refused.where, refused.fix, code="not-literal"))
 
     def check_name(self, name: str, span: Span) -> None:
-        """A problem if the name of a variable is almost that of a key; `__all__` is not."""
+        """Add a problem if the name of a variable is almost that of a key; `__all__` is not."""
         is_executor = name.strip("_").lower() == EXECUTOR
         if not (_is_dunder(name) or is_executor) or self._odd_names == MAX_ODD_NAMES:
             return
@@ -147,7 +150,7 @@ _ALMOST: Final = 0.8
 
 
 def _almost(name: str, names: Iterable[str]) -> str | None:
-    # Compared without the underscores around them, which would make all such names alike.
+    # Compared without the surrounding underscores, which would make all such names similar.
     known = {other.strip("_"): other for other in names if _is_dunder(other)}
     plain = name.strip("_").lower()
     guess = closest_name(plain, known)

@@ -14,7 +14,10 @@ from plait.tools.spaces import FILE_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read` gets the mark of a comment; `sample` shows how such a file names its executor."""
+    """A reader of headers.
+
+    `read` gets the mark of a comment; `sample` shows how such a file names its executor.
+    """
 
     read: Callable[[HeaderEntries, str], None]
     sample: str
@@ -98,4 +101,4 @@ NAMES: Final[Mapping[str, str]] = {
     "__allowed_threads__": "allowed_threads",
     "__allowed_targets__": "allowed_targets",
 }
-"""Names in Python, JavaScript and TypeScript, and the keys of a header they stand for."""
+"""Names in Python, JavaScript and TypeScript, and the header keys that they mean."""

@@ -1,8 +1,8 @@
-"""A header in JavaScript or TypeScript: `const NAME = literal` at the top level, or a fenced
+"""Read a header from JavaScript or TypeScript: `const NAME = literal` at the top level, or a fenced
 comment.
 
-Only as much of the language is understood as it takes to tell a literal from
-an expression.  What might be computed is refused, never guessed.
+Only as much of the language is parsed as is needed to tell a literal from an expression. A value
+that might be computed is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plait.tools.headers.entries import (
 from plait.tools.headers.javascript_tokens import Token, Tokens
 
 MAX_JAVASCRIPT: Final = 1 << 20
-"""Characters."""
+"""The limit in characters."""
 
 _BEHIND_TYPE: Final = frozenset("=,;+-*/%^~!")
 
@@ -65,7 +65,9 @@ class _Declarations:
             raise RefusedLiteral("is not declared here, only assigned", self.span(name), fix)
 
     def read_declarations(self) -> None:
-        """`NAME: type = literal, NAME = literal`, up to the first name that is not of a header."""
+        """Read `NAME: type = literal, NAME = literal`, up to the first name that is not a
+        header key.
+        """
         while self.token.kind == "word":
             name = self.token
             self.advance()
@@ -94,7 +96,7 @@ class _Declarations:
         self.keys.add(self.names[name.text], value, self.span(name))
 
     def skip_type(self) -> None:
-        """A type is skipped, up to what cannot belong to it or the end of its line."""
+        """Skip a type, up to a token that cannot belong to it, or the end of its line."""
         angles = 0
         while self.token.kind != "end":
             at_top = self.token.depth == 0 and angles <= 0
@@ -108,7 +110,7 @@ class _Declarations:
         return self.token.fresh and self.token.kind == "word" and ended
 
     def require_end(self, first: Token) -> None:
-        """Nothing goes on with the value: `"a" + b` is computed, `{…} as const` is not."""
+        """Refuse a value that continues: `"a" + b` is computed, `{…} as const` is not."""
         while self.token.text in ("as", "satisfies") and not self.token.fresh:
             self.skip_type()
         if self.token.kind == "end" or self.token.text in (",", ";"):
@@ -119,7 +121,7 @@ class _Declarations:
     # ── literals ─────────────────────────────────────────────────────────
 
     def value(self, depth: int) -> Json:
-        """The data that a literal stands for."""
+        """The data of a literal."""
         token = self.token
         require_depth(depth, self.span(token))
         self.advance()

@@ -1,7 +1,8 @@
-"""JavaScript as tokens, without comments; what a string, template or pattern holds is no token.
+"""Split JavaScript into tokens; comments are dropped, and a string, template or pattern is one
+token.
 
-Every bracket is matched, so that a token knows how deep it stands: what looks
-like a declaration inside a function, a string or a comment is not taken for one.
+Every bracket is matched, so that each token has its depth: text that looks like a declaration
+inside a function, a string or a comment is not read as one.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from plait.core.patterns import lazy_pattern
 from plait.core.source import Source, Span
 
 MAX_PATTERN: Final = 10_000
-"""Characters of a regular expression."""
+"""The limit for a regular expression, in characters."""
 MAX_OPEN: Final = 1_000
-"""Brackets that may be open at once."""
+"""The largest number of brackets that may be open at once."""
 
 
 class Token(NamedTuple):
-    """`depth` counts the brackets around it; `fresh` is first on its line.
+    """A token; `depth` counts the brackets around it, and `fresh` means that it is first on its
+    line.
 
     Kinds: word, number, string, template, piece (of a template), pattern, mark, end.
     """
@@ -34,7 +36,7 @@ class Token(NamedTuple):
 
     @property
     def goes_on(self) -> bool:
-        """Goes on with the expression of the line before."""
+        """Does the token continue the expression of the line before?"""
         if self.kind == "word":
             return self.text in ("in", "instanceof")
         return self.kind in ("template", "piece") or (
@@ -80,7 +82,7 @@ _PLAIN = lazy_pattern(
 
 
 class _Open(NamedTuple):
-    """A bracket that is not closed; `is_value` says that its end can be divided."""
+    """A bracket that is not closed; `is_value` means that a `/` after its end divides."""
 
     mark: str
     start: int
@@ -132,17 +134,19 @@ class Tokens:
         if character == "`" or (character == "}" and self.open and self.open[-1].mark == "`"):
             return self.template(at)
         if character == "/" and not self.after_value:
-            # Bounded, or many openings of patterns without an end would be searched to the end
-            # each.
+            # The search is limited; otherwise each of many unclosed patterns would be searched to
+            # the end.
             found = _PATTERN.match(self.text, at, at + MAX_PATTERN)
             if found is not None:
                 return "pattern", found.end()
         found = _PLAIN.match(self.text, at)
-        assert found is not None  # any character is a mark
+        assert found is not None  # every character is at least a mark
         return found.lastgroup or "mark", found.end()
 
     def template(self, at: int) -> tuple[str, int]:
-        """Up to the closing backtick or the next placeholder, whose code is read as code."""
+        """Read up to the closing backtick or the next placeholder; the code in a
+        placeholder is read as code.
+        """
         found = _TEMPLATE_TEXT.match(self.text, at + 1)
         end = found.end() if found else at + 1
         if end == len(self.text) or self.text[end] == "\\":
@@ -155,7 +159,9 @@ class Tokens:
         )
 
     def account(self, kind: str, text: str, start: int) -> int:
-        """Notes what is open and what came last; the number of brackets around the token."""
+        """Record the open brackets and the last token; return the number of brackets around
+        the token.
+        """
         before = len(self.open)
         match kind:
             case "mark":
@@ -193,7 +199,7 @@ class Tokens:
             case "(":
                 is_value = self.after not in _BEFORE_CONDITION
             case "{":
-                # A map, not a block, where a value is expected.
+                # A `{` is a map, not a block, where a value is expected.
                 is_value = self.after in _BEFORE_VALUE or self.after in _BEFORE_MAP
             case _:
                 is_value = True

@@ -22,11 +22,11 @@ from plait.tools.headers.entries import (
 if TYPE_CHECKING:
     import ast
 else:
-    # the nodes alone: the functions of `ast` take as long to load as to read a tool
+    # only the nodes: the functions of `ast` take as long to load as reading a tool
     import _ast as ast
 
 MAX_PYTHON: Final = 512 << 10
-"""Characters; a syntax tree takes some hundred times the memory of its text."""
+"""The limit in characters; a syntax tree takes some hundred times the memory of its text."""
 
 
 def read_python(keys: HeaderEntries, _: str) -> None:
@@ -66,7 +66,9 @@ def _tree(source: Source, places: _Places) -> ast.Module:
 
 
 def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.Name, ast.expr | None]]:
-    """The names that a statement assigns; the value is None if it is not written there."""
+    """Yield the names that a statement assigns, with their values; None if the value is not
+    written there.
+    """
     match statement:
         case ast.Assign(targets, value):
             for target in targets:
@@ -78,7 +80,7 @@ def _assignments(statement: ast.stmt) -> Iterator[tuple[ast.Name, ast.expr | Non
 
 
 def _parts(target: ast.expr) -> Iterator[tuple[ast.Name, None]]:
-    """`A, B = …`, `A["key"] = …`, `A += …`: the names that are changed by it."""
+    """Yield the names that an assignment changes: `A, B = …`, `A["key"] = …`, `A += …`."""
     match target:
         case ast.Name():
             yield target, None
@@ -90,7 +92,7 @@ def _parts(target: ast.expr) -> Iterator[tuple[ast.Name, None]]:
 
 
 def _value(node: ast.expr, places: _Places, depth: int = 0) -> Json:
-    """The data that a literal stands for."""
+    """The data of a literal."""
     where = places.of(node)
     require_depth(depth, where)
     match node:
@@ -135,7 +137,7 @@ def _map(
 
 
 class _Places:
-    """From Python's lines and columns, which count bytes, to offsets in the text."""
+    """Converts Python's lines and columns, which count bytes, to offsets in the text."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -168,7 +170,7 @@ class _Places:
 
 
 def _line_starts(text: str) -> list[int]:
-    if "\r" in text:  # Python ends a line at a lone carriage return too
+    if "\r" in text:  # Python also ends a line at a lone carriage return
         import re
 
         return [0, *(found.end() for found in re.finditer(r"\r\n?|\n", text))]

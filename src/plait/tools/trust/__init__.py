@@ -1,0 +1,1 @@
+"""Decide which files may run: signatures, keys, trust, lockfiles. Read `decisions` first."""

@@ -27,7 +27,7 @@ SYSTEM: Final = os.path.join(
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """By the path of a file below the root of its space."""
+    """The content of a manifest, by the path of each file below the root of its space."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     """The digest of its bytes."""
@@ -36,7 +36,7 @@ class Manifest:
 
 
 def manifest_digests(root: str) -> Mapping[str, str]:
-    """The digests in the manifest of a system space; none if it has no manifest."""
+    """The digests in the manifest of a system space; empty if it has no manifest."""
     return read_manifest(root).files
 
 

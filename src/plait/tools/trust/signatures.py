@@ -61,7 +61,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature as it is written. It means nothing before it is verified."""
+    """A signature as it is written; it proves nothing before it is verified."""
 
     tag: Tag
     time: str

@@ -121,7 +121,7 @@ def _as_written(data: Json) -> str:
     try:
         return json.dumps(data)
     except (ValueError, RecursionError):
-        return "…"  # deeper than can be written
+        return "…"  # deeper than JSON can be written
 
 
 def whole_text(text: str) -> str:
@@ -135,7 +135,7 @@ def whole_text(text: str) -> str:
 
 
 def part(source: Json, name: str, kind: type[_T]) -> _T | None:
-    """A part of a response, or None. Raises UnreadableError if it has another type."""
+    """Return a part of a response, or None. Raises UnreadableError if it has another type."""
     found = source.get(name) if isinstance(source, dict) else None
     if found is None:
         return None
