@@ -1,4 +1,4 @@
-"""What would reach a bar that was missed.
+"""What would be needed to reach each missed bar.
 
 Every row with a bar is named here: with a text, or among those that were never missed.  A missed bar
 without a text keeps bench/run.py from writing the page.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 REACHED_BY = {
-    # part of the name of a missed row: what would reach its bar
+    # part of the name of a missed row: what is needed to reach its bar
     "plait Template.render": (
         "The generated code checks the class of each value (3 to 13 ns a value), so that a value of "
         "another class is not taken for text. Checks in C would bring it to the f-string."
@@ -79,7 +79,7 @@ REACHED_BY = {
         "would do. One frozen module for this command would save half."
     ),
 }
-"""By a part of the name of a row (`TITLE: ROW`): of several that fit, the first one counts."""
+"""Keys are parts of row names (`TITLE: ROW`); the first matching one counts."""
 
 NEVER_MISSED = (
     "ahead of every peer",
@@ -105,11 +105,11 @@ NEVER_MISSED = (
     "First paint in Chromium",
     "From an event to the page",
 )
-"""Parts of names of rows; who misses such a bar moves it above and says what would reach it."""
+"""Parts of row names whose bars are met.  If one is missed, move it above and say what is needed."""
 
 
 def texts_about(missed: Sequence[str]) -> dict[str, str]:
-    """The texts that missed rows need, each once."""
+    """The explanations of the missed rows, each once."""
     wanted = {_key(name) for name in missed}
     return {part: text for part, text in REACHED_BY.items() if part in wanted}
 

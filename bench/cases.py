@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dialects import HOLE, Tree, strings
+from dialects import PLACEHOLDER, Tree, strings
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,21 @@ class Case:
     @property
     def has_default(self) -> bool:
         return any(
-            found[2] is not None for text in strings(self.tree) for found in HOLE.finditer(text)
+            found[2] is not None
+            for text in strings(self.tree)
+            for found in PLACEHOLDER.finditer(text)
         )
 
     @property
     def nested(self) -> bool:
-        """Do its holes name paths, or only names?"""
-        return any("." in found[1] for text in strings(self.tree) for found in HOLE.finditer(text))
+        """Whether its placeholders name paths, and not only names."""
+        return any(
+            "." in found[1] for text in strings(self.tree) for found in PLACEHOLDER.finditer(text)
+        )
 
 
 def cases() -> list[Case]:
-    """The first three differ in what they find at the hole with a default."""
+    """The first three differ in the value at the placeholder with a default."""
     return [
         Case("T1 int", "a command, default not used (integer)", COMMAND, _item({"priority": 7})),
         Case("T1 text", "a command, default not used (text)", COMMAND, _item({"priority": "high"})),
@@ -140,7 +144,7 @@ TREE: Tree = {
         for name in SERVICES
     ],
 }
-"""Ten services of four strings with six holes."""
+"""Ten services of four strings with six placeholders."""
 
 TREE_VALUES: dict[str, Any] = {
     "project": {"root": "/srv/shop"},

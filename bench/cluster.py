@@ -26,7 +26,7 @@ from plait.app.runs import Options, run_flow
 
 BY_HAND, BY_PLAIT = "Dask by hand", "plait --backend dask://"
 MOST = 1.3
-"""Times Dask by hand."""
+"""At most this multiple of Dask by hand."""
 WORKERS = 2
 THREADS = 2
 START_LIMIT = 30.0
@@ -38,7 +38,7 @@ def cluster_tables(*, items: int, rounds: int) -> Iterator[Plan]:
         yield Plan("Items on a Dask cluster", lambda title: Table(title, "", ("", ""), missing))
         return
     with all_cores(), ExitStack() as stack:
-        cluster = cache(lambda: stack.enter_context(_cluster()))  # only for a table that is wanted
+        cluster = cache(lambda: stack.enter_context(_cluster()))  # only if a table needs it
         for task in TASKS:
             title = f"{items:,} items on a Dask cluster: {task.name}"
             yield Plan(title, partial(_table, task, cluster, items, rounds))

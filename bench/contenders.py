@@ -1,4 +1,4 @@
-"""Everyone who renders a case, each in the way its own manual recommends.
+"""All contenders, each rendering a case in the way its own manual recommends.
 
 What a peer cannot say is given to it ready-made, in its favour: `str.format_map`
 gets values whose maps know the default, OmegaConf a config whose values are
@@ -128,7 +128,7 @@ class _Dotted(string.Template):
 
 
 class _Paths(dict[str, Any]):
-    """What `string.Template` asks for a dotted name; plain names never get as far as here."""
+    """The lookup of `string.Template` for a dotted name; plain names never reach it."""
 
     def __missing__(self, name: str) -> Any:
         path, _, default = name.partition(":-")
@@ -147,14 +147,14 @@ def _string_template(case: Case) -> Contender:
     return _call("string.Template", _over(source, render), case.values)
 
 
-_HOLE = {
+_PLACEHOLDER = {
     "prompt": re.compile(r"\{([a-z0-9_]+)\}"),
     "workflow": re.compile(r"\$\{([a-z0-9_.]+)(?::-([^}]*))?\}"),
 }
 
 
 def _re_sub(case: Case) -> Contender:
-    substitute = _HOLE[case.profile].sub
+    substitute = _PLACEHOLDER[case.profile].sub
 
     def render(text: str) -> Callable[[Any], str]:
         if case.nested:

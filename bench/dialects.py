@@ -1,6 +1,6 @@
 """One text, written in the language of every contender.
 
-A text is written once, with holes `<<item.path>>` and `<<item.priority:5>>`; from
+A text is written once, with placeholders `<<item.path>>` and `<<item.priority:5>>`; from
 it come the f-string, Plait's template and the templates of the peers, so that
 all of them say the same thing.
 """
@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 Tree: TypeAlias = Any
-"""A string with holes, or lists and maps of them."""
+"""A string with placeholders, or lists and maps of such strings."""
 
-HOLE = re.compile(r"<<([a-z0-9_.]+)(?::([^>]*))?>>")
+PLACEHOLDER = re.compile(r"<<([a-z0-9_.]+)(?::([^>]*))?>>")
 
 Written: TypeAlias = Callable[[list[str], str | None], str]
-"""How a hole is written, given its keys and its default."""
+"""Writes a placeholder, given its keys and its default."""
 
 
 def written(tree: Tree, placeholder: Written, plain: Callable[[str], str] = str) -> Tree:
-    """The tree with its holes in another language; `plain` treats the text between them."""
+    """Return the tree with its placeholders in another language; `plain` converts the text between them."""
     if isinstance(tree, dict):
         return {key: written(item, placeholder, plain) for key, item in tree.items()}
     if isinstance(tree, list):
@@ -34,20 +34,20 @@ def written(tree: Tree, placeholder: Written, plain: Callable[[str], str] = str)
 
 
 def strings(tree: Tree) -> list[str]:
-    """Every string of a tree."""
+    """Return every string of a tree."""
     if isinstance(tree, str):
         return [tree]
     items = tree.values() if isinstance(tree, dict) else tree
     return [text for item in items for text in strings(item)]
 
 
-def hole_count(tree: Tree) -> int:
-    return sum(len(HOLE.findall(text)) for text in strings(tree))
+def placeholder_count(tree: Tree) -> int:
+    return sum(len(PLACEHOLDER.findall(text)) for text in strings(tree))
 
 
 def _pieces(text: str) -> Iterator[str | re.Match[str]]:
     at = 0
-    for found in HOLE.finditer(text):
+    for found in PLACEHOLDER.finditer(text):
         yield text[at : found.start()]
         yield found
         at = found.end()
@@ -63,9 +63,9 @@ def limit(tree: Tree, *, trusting: bool = False) -> Callable[[dict[str, Any]], T
     A default stands for every key of its path but the first, as it does in Plait;
     `trusting`: only the last key may be missing.
     """
-    hole: Written = _trusting_hole if trusting else _f_string_hole
+    placeholder: Written = _trusting_placeholder if trusting else _f_string_placeholder
     made: dict[str, Any] = {}
-    exec(f"def limit(values):\n    return {_display(tree, hole)}\n", made)
+    exec(f"def limit(values):\n    return {_display(tree, placeholder)}\n", made)
     function: Callable[[dict[str, Any]], Tree] = made["limit"]
     return function
 
@@ -82,7 +82,7 @@ def _display(tree: Tree, placeholder: Written) -> str:
     return f'f"{written(tree, placeholder, _f_string_text)}"'
 
 
-def _f_string_hole(keys: list[str], default: str | None) -> str:
+def _f_string_placeholder(keys: list[str], default: str | None) -> str:
     if default is None:
         return "{values" + "".join(f"['{key}']" for key in keys) + "}"
     first, *middle, last = keys
@@ -91,10 +91,10 @@ def _f_string_hole(keys: list[str], default: str | None) -> str:
     return "{" + f"(values['{first}']{inner}.get('{last}', {default!r}))" + "}"
 
 
-def _trusting_hole(keys: list[str], default: str | None) -> str:
+def _trusting_placeholder(keys: list[str], default: str | None) -> str:
     *outer, last = keys
     if default is None:
-        return _f_string_hole(keys, None)
+        return _f_string_placeholder(keys, None)
     return "{values" + "".join(f"['{key}']" for key in outer) + f".get('{last}', {default!r})" + "}"
 
 

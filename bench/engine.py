@@ -25,7 +25,7 @@ HOT_BAR, SMALL_BAR = Bar(1.5), Bar(1.25)
 FIRST_BAR = Bar(0.1)
 LINEAR_BAR = Bar(2)
 SIZES = tuple(1 << power for power in range(16, 21))
-"""64 KiB to 1 MiB, which is the longest template there may be."""
+"""64 KiB to 1 MiB, the longest allowed template."""
 
 
 # ── hot ──────────────────────────────────────────────────────────────────
@@ -67,7 +67,7 @@ def _beside_trusting(times: dict[str, Times]) -> list[Row]:
 def _hot_meaning(case: Case) -> str:
     if case.key.startswith("T1"):
         return f"`{written(COMMAND, dialects.dollar)}`"
-    strings, placeholders = len(dialects.strings(case.tree)), dialects.hole_count(case.tree)
+    strings, placeholders = len(dialects.strings(case.tree)), dialects.placeholder_count(case.tree)
     return f"{strings} string(s), {placeholders} placeholders."
 
 
@@ -80,7 +80,7 @@ def first_tables(*, rounds: int) -> Iterator[Plan]:
 
 
 def _first_table(case: Case, rounds: int, title: str) -> Table:
-    """A new text each time, so that no cache can help."""
+    """Use a new text each time, so that no cache can help."""
     environment = Environment(keep_trailing_newline=True)
     ours, theirs = contenders.plait_source(case), written(case.tree, dialects.jinja)
     times = race_once_each(
@@ -148,7 +148,7 @@ def _linear_row(name: str, unit: str, rounds: int, sizes: tuple[int, ...]) -> Ro
 
 def _parse_of_size(unit: str, size: int) -> Callable[[int], Any]:
     body = (unit * (size // len(unit)))[: size - 8]
-    # The number makes it a text that no cache knows.
+    # The number makes the text new to every cache.
     return lambda number: parse_template(f"{number:08}{body}", "workflow")
 
 

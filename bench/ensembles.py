@@ -16,7 +16,7 @@ import plait
 
 TASKS = 4
 UNTIL_HOT = 250
-"""Runs after which nothing is new any more."""
+"""Runs before the measurement, to fill all caches."""
 FORMAT = "str.format"
 FIRST = "plait.Ensemble.resolve, the first time"
 AHEAD = Bar(1.0)

@@ -63,7 +63,7 @@ SYNC_PAUSE = 0.02
 
 @dataclass(frozen=True)
 class Task:
-    """What is done for each item, as Plait and as a shell write it."""
+    """The work for each item, as Plait and as a shell write it."""
 
     name: str
     step: str
@@ -85,14 +85,14 @@ TASKS = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     items: tuple[tuple[int, int], ...]
     """Numbers of items, each with its rounds."""
     parallel: tuple[int, ...]
     starts: int
     peers: bool
-    """Engines that take minutes."""
+    """Whether to measure the engines that take minutes."""
 
 
 FULL = Sizes(((1000, 5), (10_000, 2)), (2, 8), starts=15, peers=True)
@@ -108,14 +108,14 @@ def fanout_tables(sizes: Sizes) -> Iterator[Plan]:
         for items, rounds in sizes.items:
             for parallel in sizes.parallel:
                 for task in TASKS:
-                    table = partial(_fan_table, task, items, parallel, rounds, peers=sizes.peers)
+                    table = partial(_map_table, task, items, parallel, rounds, peers=sizes.peers)
                     yield Plan(f"{items:,} items, {parallel} at a time: {task.name}", table)
 
 
 # ── fan-out ──────────────────────────────────────────────────────────────
 
 
-def _fan_table(
+def _map_table(
     task: Task, items: int, parallel: int, rounds: int, title: str, *, peers: bool
 ) -> Table:
     process.warm_up()
@@ -230,18 +230,18 @@ def _by_python(file: str, items: int) -> None:
 
 
 def _env() -> dict[str, str]:
-    """As for an installed Plait, whose bytecode is written already."""
+    """Compile bytecode first, as for an installed Plait."""
     env = {**os.environ, "PYTHONPATH": str(SOURCES)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env
 
 
 def _is_gnu_parallel() -> bool:
-    """There is another program of that name."""
+    """Check for GNU parallel: another program has the same name."""
     if shutil.which("parallel") is None:
         return False
-    said = subprocess.run(["parallel", "--version"], capture_output=True, check=False).stdout
-    return said.startswith(b"GNU parallel")
+    printed = subprocess.run(["parallel", "--version"], capture_output=True, check=False).stdout
+    return printed.startswith(b"GNU parallel")
 
 
 def _peer_row(name: str, seconds: float | str, unit: Times) -> Row:
@@ -293,7 +293,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Counted:
-    """The step that writes so many small items down."""
+    """The step that records the items."""
 
     count: int
     folder: str
@@ -317,7 +317,7 @@ class Counted:
             yield WorkItem(order, key, item)
 
 
-def _fan_of(count: int, steps: int, folder: str, *, parallel: int) -> Map:
+def _map_of(count: int, steps: int, folder: str, *, parallel: int) -> Map:
     nothing = Nothing()
     each = [ActionStep(str(n), "nothing", "nothing", f"f{n}", nothing) for n in range(steps)]
     return Map("map", Counted(count, folder), step_list("each", each), "fan", parallel=parallel)
@@ -389,10 +389,10 @@ def _engine_times(*, items: int = 2000, many: int = 11, rounds: int = 7) -> dict
 
 def _performed(journal: Journal, folder: str, items: int, steps: int, *, parallel: int = 1) -> None:
     run = new_run_context("bench", journal, backend=LocalBackend(), folder=folder)
-    fan = _fan_of(items, steps, folder, parallel=parallel)
+    map_step = _map_of(items, steps, folder, parallel=parallel)
     turn = StepContext(run, "", Scope({}))
     try:
-        outcome = perform(fan, turn.child(fan))
+        outcome = perform(map_step, turn.child(map_step))
     finally:
         run.events.close()
     assert isinstance(outcome, Succeeded)

@@ -1,4 +1,4 @@
-"""How the code reads, in figures: `make figures` prints them.  No build fails by them.
+"""Readability figures of the code: `make figures` prints them.  They fail no build.
 
 python bench/figures.py [FOLDER]      FOLDER: the package to count, src/plait if none is named
 """
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     }
     for name, value in figures(modules):
         print(f"{name:<58} {value}")
-    if not arguments:  # of the code that is installed here
+    if not arguments:  # the code that is installed here
         from frames import take_stacks
 
         print(
@@ -117,7 +117,7 @@ def ast_nodes(trees: dict[str, ast.Module]) -> Iterator[ast.AST]:
 
 
 def sets_on_run(node: ast.AST) -> int:
-    """How many attributes of `run`, `ctx.run` or the like an assignment sets."""
+    """Count the attributes of `run`, `ctx.run` or the like that an assignment sets."""
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return sum(
         isinstance(target, ast.Attribute)
@@ -134,7 +134,7 @@ def share(part: int, whole: int) -> str:
 
 
 def count_source_lines(text: str) -> int:
-    """Lines that hold code."""
+    """Count the lines with code."""
     documented: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
@@ -169,7 +169,7 @@ def begins_with_participle(name: str) -> bool:
 
 
 def count_private(trees: dict[str, ast.Module]) -> tuple[int, int]:
-    """Private functions at the top of modules, and those of them that are named once besides."""
+    """Private module-level functions, and those among them that are used once."""
     private = once = 0
     for tree in trees.values():
         uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
@@ -192,7 +192,7 @@ def is_step(node: ast.ClassDef) -> bool:
 
 
 def import_graph(trees: dict[str, ast.Module], *, types: bool) -> dict[str, set[str]]:
-    """By module: those that it imports, also inside functions; `types`: for type checkers, too."""
+    """The imports of each module, also inside functions; `types`: also those for type checkers."""
 
     def name(path: str) -> str:
         return ".".join(("plait", *path.removesuffix(".py").split("/"))).removesuffix(".__init__")
@@ -224,7 +224,7 @@ def imports_for_types(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def find_cycles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """Groups of modules that need each other (Tarjan's strongly connected components, without
+    """Groups of modules that import each other (Tarjan's strongly connected components, without
     recursion).
     """
     order: dict[str, int] = {}

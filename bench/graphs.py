@@ -29,7 +29,7 @@ from plait.engine.events import EventRecord, RunEnded, RunStarted
 STEPS = 1000
 DURABLE, WITHOUT = "LangGraph, SQLite checkpoints", "LangGraph, no checkpoints"
 BARS = {DURABLE: 8.0, WITHOUT: 2.0}
-"""So many times faster a step of Plait is to be."""
+"""The factor by which a step of Plait must be faster."""
 MOST_STEP = 40e-6
 """Seconds of computing time for a step of Plait."""
 
@@ -53,7 +53,7 @@ def step(state):
 def onward(state):
     return "step" if state["x"] < steps else END
 
-# One node that leads back to itself: what a step costs there grows with the number of nodes.
+# One node with an edge to itself: the cost of a step there grows with the number of nodes.
 graph = StateGraph(State)
 graph.add_node("step", step)
 graph.add_edge(START, "step")
@@ -86,7 +86,7 @@ def _measured(rounds: int, title: str) -> Table:
         own: list[Span] = []
         others: dict[str, list[Span]] = {DURABLE: [], WITHOUT: []}
         reasons: dict[str, str] = {}
-        for _ in range(rounds):  # in turn, so that a busy moment hits everybody
+        for _ in range(rounds):  # in turn, so that a busy moment hits all contenders
             own.append(_by_plait(file))
             for name, took in others.items():
                 found = _by_langgraph("durable" if name == DURABLE else "plain")
@@ -152,7 +152,7 @@ def _graph_file(folder: Path) -> str:
 
 
 def _by_plait(file: str) -> Span:
-    """From the moment in which the run has begun to that in which its end is written."""
+    """Measure from the start of the run until its end is written."""
     times: dict[type, Span] = {}
 
     def watch(stamped: EventRecord) -> None:
@@ -176,8 +176,8 @@ def _by_langgraph(how: str) -> Span | str:
     if done.returncode == 0:
         wall, computing = map(float, done.stdout.split()[-2:])
         return wall, computing
-    said = done.stderr.decode("utf-8", "replace")
-    if "No module named" in said:
+    errors = done.stderr.decode("utf-8", "replace")
+    if "No module named" in errors:
         return "not installed"
-    print(said[-2000:], file=sys.stderr)
+    print(errors[-2000:], file=sys.stderr)
     return "failed"

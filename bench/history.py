@@ -1,4 +1,4 @@
-"""What a start costs in a project with many earlier runs: whole processes, in turn."""
+"""The cost of a start in a project with many earlier runs: whole processes, in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tables import Bar, Figures, Plan, Row, Table, shown, times_as
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 FLOW = "steps: [{shell: echo done}]\n"
 MOST_LINKS = 30_000
-"""Names that one journal has: file systems have a bound for that."""
+"""The number of hard links to one journal: file systems limit it."""
 BAR = Bar(1.2)
 COMMANDS = {
     "plait run": ("run", "flow.yaml"),
@@ -28,7 +28,7 @@ COMMANDS = {
 
 def history_tables(*, sizes: Sequence[int], rounds: int) -> Iterator[Plan]:
     with tempfile.TemporaryDirectory(prefix="plait-bench-") as folder:
-        projects = cache(lambda: _projects(Path(folder), sizes))  # only for a table that is wanted
+        projects = cache(lambda: _projects(Path(folder), sizes))  # only if a table needs it
         for name, command in COMMANDS.items():
             yield Plan(f"Earlier runs: {name}", partial(_table, command, projects, rounds))
 
@@ -36,7 +36,7 @@ def history_tables(*, sizes: Sequence[int], rounds: int) -> Iterator[Plan]:
 def _projects(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
     projects = {size: _project(folder / str(size), size) for size in sizes}
     for project in projects.values():
-        _spent(project, "runs", "--limit", "1")  # which makes the index
+        _spent(project, "runs", "--limit", "1")  # this creates the index
     return projects
 
 
@@ -81,7 +81,7 @@ def _times(seen: list[float]) -> Times:
 
 def _spent(project: Path, *command: str) -> tuple[float, float]:
     """Wall and computing time of one command."""
-    # Outside of the project: a user space inside it makes no seals, so every run would be foreign.
+    # A user space inside the project makes no seals, so every run would be foreign.
     home = project.parent / "home"
     env = {
         **os.environ,
@@ -105,7 +105,7 @@ def _spent(project: Path, *command: str) -> tuple[float, float]:
 
 
 def _project(project: Path, size: int) -> Path:
-    """A project with so many runs that have ended: journals are alike, so few of them have all the
+    """A project with many finished runs: journals are alike, so few of them have all the
     names.
     """
     (project / ".ai").mkdir(parents=True)
@@ -124,6 +124,6 @@ def _project(project: Path, size: int) -> Path:
             journal = folder / "journal.db"
         else:
             os.link(journal, folder / "journal.db")
-        said = json.dumps({**about, "number": number})
-        (folder / "run.json").write_text(said, encoding="utf-8")
+        text = json.dumps({**about, "number": number})
+        (folder / "run.json").write_text(text, encoding="utf-8")
     return project

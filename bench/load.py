@@ -1,4 +1,4 @@
-"""Is the machine quiet enough to measure?  It looks for a second at what the cores do."""
+"""Check whether the machine is quiet enough to measure, from one second of core usage."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ STAT = Path("/proc/stat")
 LOOK = 1.0
 """Seconds."""
 MOST = 0.10
-"""The share of all cores that others may use."""
+"""The share of all cores that other programs may use."""
 
 
 def busy_share(
     *, read: Callable[[], str] = STAT.read_text, pause: Callable[[float], object] = sleep
 ) -> float:
-    """The share of all cores that computes, from 0 to 1.
+    """Return the busy share of all cores, from 0 to 1.
 
     Without /proc/stat it is the load average of the last minute, as a share of the cores.
     """
@@ -38,7 +38,7 @@ def _ticks(stat: str) -> tuple[int, int]:
 
 
 def refusal(share: float) -> str | None:
-    """Why nothing can be measured now, and what to do."""
+    """The reason why nothing can be measured now, and what to do."""
     if share <= MOST:
         return None
     return (
@@ -50,7 +50,7 @@ def refusal(share: float) -> str | None:
 
 
 def refuse_beside_load() -> float:
-    """Stops the program on a busy machine; returns how busy it is otherwise."""
+    """Stop the program on a busy machine; otherwise return its load."""
     share = busy_share()
     if reason := refusal(share):
         raise SystemExit(reason)

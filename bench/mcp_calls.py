@@ -1,4 +1,4 @@
-"""What a tool call through `plait mcp` costs beside the same call in this process."""
+"""The cost of a tool call through `plait mcp`, compared with the same call in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from measure import all_cores, race_once_each
 from tables import Bar, Plan, Table, compared
 
 from plait.app import api as app
-from tools import World, make_world
+from tools import Setup, make_setup
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -23,29 +23,29 @@ META = {
 }
 TOOLS = {"a script": "team/report", "a function": "team/quick"}
 BATCH = 20
-"""Calls of a function that are measured as one: one alone is too short for the clock."""
+"""Function calls per measurement: a single one is too short for the clock."""
 
 
 def mcp_tables(*, rounds: int) -> Iterator[Plan]:
-    with make_world() as world, all_cores(), _server(world) as call:
+    with make_setup() as setup, all_cores(), _server(setup) as call:
         for kind, tool in TOOLS.items():
-            measure = partial(_call_table, world, call, kind, tool, rounds)
+            measure = partial(_call_table, setup, call, kind, tool, rounds)
             yield Plan(f"Calling {kind} through the MCP server", measure)
 
 
 Call = Callable[[str, Mapping[str, Any]], Any]
 
 
-def _server(world: World) -> AbstractContextManager[Call]:
-    """A server that a client holds open, as editors and agents do."""
-    return _client([sys.executable, "-m", "plait", "mcp"], world)
+def _server(setup: Setup) -> AbstractContextManager[Call]:
+    """A server with an open client, as in editors and agents."""
+    return _client([sys.executable, "-m", "plait", "mcp"], setup)
 
 
 @contextmanager
-def _client(command: list[str], world: World) -> Iterator[Call]:
+def _client(command: list[str], setup: Setup) -> Iterator[Call]:
     with subprocess.Popen(
         command,
-        cwd=world.project, env={**os.environ, **world.env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        cwd=setup.project, env={**os.environ, **setup.env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdin
         assert process.stdout
@@ -71,22 +71,22 @@ while line := os.read(0, 1 << 16):
     answer = json.dumps({"jsonrpc": "2.0", "id": given["id"], "result": result})
     os.write(1, answer.encode() + b"\\n")
 """
-"""A server that only answers: the way of two messages through two pipes."""
+"""A server that only answers: the time of two messages through two pipes."""
 
 
-def _call_table(world: World, call: Call, kind: str, tool: str, rounds: int, title: str) -> Table:
+def _call_table(setup: Setup, call: Call, kind: str, tool: str, rounds: int, title: str) -> Table:
     here, wire = "plait.call", tool.replace("/", "__")
     times = BATCH if kind == "a function" else 1
 
     def by_plait(_: int) -> None:
         for _number in range(times):
-            app.call(tool, {"week": 46}, project=world.project)
+            app.call(tool, {"week": 46}, project=setup.project)
 
     def by_mcp(_: int) -> None:
         for _number in range(times):
             assert call(wire, {"week": 46}) == {"got": {"week": 46}}
 
-    with _client([sys.executable, "-c", ECHO], world) as echo:
+    with _client([sys.executable, "-c", ECHO], setup) as echo:
 
         def by_echo(_: int) -> None:
             for _number in range(times):
@@ -95,7 +95,7 @@ def _call_table(world: World, call: Call, kind: str, tool: str, rounds: int, tit
         def by_both(_: int) -> None:
             for _number in range(times):
                 echo(wire, {"week": 46})
-                app.call(tool, {"week": 46}, project=world.project)
+                app.call(tool, {"week": 46}, project=setup.project)
 
         contenders = {
             here: by_plait,

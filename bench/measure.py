@@ -1,4 +1,4 @@
-"""Times that can be compared: all contenders in turn, many rounds, on one core.
+"""Comparable times: all contenders in turn, in many rounds, on one core.
 
 A shared machine slows everything down now and then.  A round measures each
 contender once, so that such a moment hits all of them; the minimum of the
@@ -35,7 +35,7 @@ class Times:
     least: float
     median: float
     computing: float | None = None
-    """The least computing time of the whole process tree, where that was measured."""
+    """The least computing time of the whole process tree, if measured."""
     median_computing: float | None = None
 
 
@@ -52,7 +52,7 @@ class Contender:
 
 
 def pin_to_one_core() -> str:
-    """Stay on one core, if the system lets us; says what was done."""
+    """Stay on one core if the system allows it; return a description."""
     if not hasattr(os, "sched_setaffinity"):
         return "not pinned to a core"
     core = max(os.sched_getaffinity(0))
@@ -63,7 +63,7 @@ def pin_to_one_core() -> str:
 
 @contextlib.contextmanager
 def all_cores() -> Iterator[None]:
-    """Where processes are started side by side, one core would be too few."""
+    """Use all cores, for processes that run in parallel."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -76,7 +76,7 @@ def all_cores() -> Iterator[None]:
 
 
 def race(contenders: Sequence[Contender], *, rounds: int) -> dict[str, Times]:
-    """The times of statements that can be repeated at will."""
+    """The times of repeatable statements."""
     timers = {it.name: timeit.Timer(it.statement, globals=dict(it.names)) for it in contenders}
     calls = {name: SLICE / _seconds_per_call(timer) for name, timer in timers.items()}
     seen: dict[str, list[float]] = {name: [] for name in timers}
@@ -94,7 +94,7 @@ def race_once_each(
     rounds: int,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[str, Times]:
-    """The times of calls that must be new each time: each is given the number of the round."""
+    """The times of calls that must differ each time: each gets the number of the round."""
     seen: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, call in contenders.items():
@@ -117,7 +117,7 @@ def race_trees(contenders: Mapping[str, Callable[[int], Any]], *, rounds: int) -
 def race_spans(
     contenders: Mapping[str, Callable[[int], tuple[float, float]]], *, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """What each contender spent in each round, wall and computing time; it is given its number.
+    """The wall and computing time of each contender in each round; it gets the number of the round.
 
     Each round begins with another contender, so that none always has the same one before it.
     """
@@ -131,12 +131,12 @@ def race_spans(
 
 
 def paired_ratios(times: Sequence[float], references: Sequence[float]) -> list[float]:
-    """Of each round.  What slows the machine down for a while hits both times of a round."""
+    """The ratio of each round: a slow moment of the machine hits both times of a round."""
     return [one / reference for one, reference in zip(times, references, strict=True)]
 
 
 def tree_times(spans: Sequence[tuple[float, float]]) -> Times:
-    """Of wall and computing times, as `spent` returns them."""
+    """Times from the wall and computing times that `spent` returns."""
     wall = [passed for passed, _ in spans]
     computing = [computed for _, computed in spans]
     median = statistics.median
@@ -157,7 +157,7 @@ def race_processes(
 # ── computing time ───────────────────────────────────────────────────────
 
 ORPHAN_PATIENCE = 1.0
-"""Seconds that a process which a command left behind has to end."""
+"""Seconds until a leftover process of a command must have ended."""
 
 
 def adopt_orphans() -> None:
@@ -192,7 +192,7 @@ def _used(whose: int) -> float:
 
 
 def _wait_for_orphans(known: Mapping[int, float]) -> dict[int, float]:
-    """Reap what was not there before; returns what lives after that."""
+    """Reap the new children; return those that are still alive."""
     until = perf_counter() + ORPHAN_PATIENCE
     while (new := (living := _living()).keys() - known) and perf_counter() < until:
         for pid in new:
@@ -207,7 +207,7 @@ def _living() -> dict[int, float]:
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             fields = file.read_text(errors="replace").rpartition(")")[2].split()
             pid = int(file.parent.name)
             parents[pid] = int(fields[1])

@@ -31,7 +31,7 @@ LEAST_SPEED = 0.8
 first.
 """
 MOST_WAIT = 1.0
-"""Seconds until somebody who asks is answered."""
+"""Seconds until a query is answered."""
 FEW = 10_000
 FLOW = """\
 map:
@@ -49,11 +49,11 @@ class Seen:
     rate: float
     """Items a second."""
     tenths: float
-    """How fast the last tenth went, as a multiple of the first."""
+    """The speed of the last tenth, as a multiple of the first."""
     memory: float
     journal: float
     computing: float
-    """Seconds for one item, of all processes; the start of the command is in it."""
+    """Seconds for one item over all processes, with the start of the command."""
 
 
 def million_tables(items: int) -> Iterator[Plan]:
@@ -61,7 +61,7 @@ def million_tables(items: int) -> Iterator[Plan]:
         return
     with all_cores(), tempfile.TemporaryDirectory() as folder:
         project = Path(folder, "project")
-        run = cache(lambda: _run(project, items))  # both tables are about this run
+        run = cache(lambda: _run(project, items))  # both tables describe this run
         yield Plan(f"{items:,} items that start no process", partial(_run_table, run))
         asked = partial(_asked_table, run, project)
         yield Plan(f"Asking about a run of {items:,} items", asked)
@@ -177,7 +177,7 @@ def _write_flow(folder: Path, where: str) -> None:
 
 
 def _watched(running: subprocess.Popen[bytes]) -> float:
-    """Waits, and says how many megabytes it had at most."""
+    """Wait for the process, and return its peak memory in megabytes."""
     most = 0.0
     while running.poll() is None:
         try:
@@ -191,7 +191,7 @@ def _watched(running: subprocess.Popen[bytes]) -> float:
 
 
 def _ends(journal: Path) -> Sequence[float]:
-    """When items ended, by the clock of the journal."""
+    """The times at which items ended, from the journal."""
     connection = sqlite3.connect(journal)
     try:
         query = (
@@ -214,7 +214,7 @@ def _until_end(folder: Path, *arguments: str) -> tuple[float, float]:
 
 
 def _retried(folder: Path) -> float:
-    """Retries to the end; returns the seconds until it says that the map works."""
+    """Retry the run to its end; return the seconds until it reports that the map runs."""
     start = time.perf_counter()
     command = _command("retry", "last", "--failed")
     with subprocess.Popen(command, cwd=folder, env=_env(folder), stdout=subprocess.PIPE) as running:

@@ -1,4 +1,4 @@
-"""What tracing costs a run: the same map without telemetry, and with all signals to a collector.
+"""The cost of tracing: the same map without telemetry, and with all signals sent to a collector.
 
 The collector is a process that was started before, so its computing time does not count.
 """
@@ -55,7 +55,7 @@ def _table(items: int, rounds: int, title: str) -> Table:
             ON: lambda _: _run(file, traced),
             SAMPLED_OUT: lambda _: _run(file, {**traced, "OTEL_TRACES_SAMPLER": "always_off"}),
         }
-        _run(file, traced)  # bytecode is written, caches are warm
+        _run(file, traced)  # write bytecode and warm the caches
         times = race_trees(contenders, rounds=rounds)
     meaning = (
         "`plait run` of a map with one captured shell step: two spans for each item, metrics and "

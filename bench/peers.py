@@ -108,7 +108,7 @@ PEERS = (
 
 
 def seconds_of(peer: Peer, script: str, items: int, parallel: int) -> float | str:
-    """How long the items took; or why nobody knows."""
+    """The time of the items, or the reason why it is unknown."""
     with tempfile.TemporaryDirectory() as folder:
         if not _has(peer, folder):
             return "not installed"
@@ -139,13 +139,13 @@ def _has(peer: Peer, folder: str) -> bool:
 
 
 def _own_home(folder: str) -> dict[str, str]:
-    """Some keep a database in the home folder; it begins empty, as those of the others do."""
+    """Some engines keep a database in the home folder; it starts empty, like those of the others."""
     own = {
         "HOME": folder,
         "PREFECT_HOME": f"{folder}/prefect",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        # Its server takes long to start where others compute, too.
+        # Its server starts slowly on a busy machine.
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "DO_NOT_TRACK": "1",
     }

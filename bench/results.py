@@ -1,4 +1,4 @@
-"""What was measured, in files.
+"""The files with the results of the measurements.
 
 The last tables of each part are in a file of their own, so a run that is cut loses one part and not
 all.  `history.jsonl` has one line for every table that was ever measured.
@@ -23,14 +23,14 @@ NOTEWORTHY = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """The tables of a part, and when and where they were made."""
+    """The tables of a part, with the time and machine of their measurement."""
 
     day: str
     machine: str
     tables: list[Table]
 
     def with_newer(self, newer: list[Table], day: str, machine: str) -> Measured | None:
-        """The part with tables that were measured again; None if it has others or another machine."""
+        """Return the part with newly measured tables; None if the tables or the machine differ."""
         by_title = {table.title: table for table in newer}
         if self.machine != machine or by_title.keys() - {one.title for one in self.tables}:
             return None
@@ -73,7 +73,7 @@ class Note:
     commit: str
     machine: str
     load: float
-    """The share of the cores that computed for others before the part began."""
+    """The share of the cores that other programs used before the part began."""
     part: str
     table: str
     rows: dict[str, Figures]
@@ -145,7 +145,7 @@ def _figure_cells(one: Figures) -> tuple[str, ...]:
 
 
 def commit_name() -> str:
-    """The commit of this tree; with a plus sign if files differ from it."""
+    """The commit of this tree, with a plus sign if files differ from it."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(command, cwd=FOLDER.parent, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -39,7 +39,7 @@ from pathlib import Path
 from time import perf_counter
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))  # this tree, whatever is installed
+sys.path.insert(0, str(ROOT / "src"))  # use this tree, not an installed Plait
 
 from bars import texts_about, without_text  # noqa: E402
 from cluster import cluster_tables  # noqa: E402
@@ -154,7 +154,7 @@ def main() -> int:
     changed: list[str] = []
     lacks: list[str] = []
     for number, (name, part) in enumerate(parts.items()):
-        # The load average of a minute would show the part before.
+        # The load average of a minute would include the part before.
         if number and not options.beside_load and STAT.exists():
             load = refuse_beside_load()
         done: list[Table] = []
@@ -184,7 +184,7 @@ def main() -> int:
             lacks = _write_page()
     if changed:
         print("\nRatios that changed by more than 5 %:", *changed, sep="\n  ")
-    print(f"\n{_verdict(missed)}; {perf_counter() - start:.0f} s")
+    print(f"\n{_summary(missed)}; {perf_counter() - start:.0f} s")
     return _exit_code(lacks)
 
 
@@ -197,7 +197,7 @@ def _print_list(parts: Mapping[str, Part], rounds: Rounds, piece: str) -> None:
 
 
 def _write_page() -> list[str]:
-    """Write it, unless nobody has said what would reach a bar that was missed: returns these rows."""
+    """Write the page, and return the missed rows without an explanation; if there are any, write nothing."""
     parts = [one for name in PARTS if (one := kept(name)) is not None]
     page = ROOT / "docs" / "benchmarks.md"
     if lacks := without_text(_missed(parts)):
@@ -291,7 +291,7 @@ def _part_of(only: str) -> tuple[str, str]:
     return part, piece
 
 
-def _verdict(missed: list[str]) -> str:
+def _summary(missed: list[str]) -> str:
     return "every bar is met" if not missed else f"missed: {'; '.join(missed)}"
 
 
@@ -365,7 +365,7 @@ def _page(parts: list[Measured]) -> str:
     missed = _missed(parts)
     days = sorted({part.day for part in parts})
     machines = "; ".join(dict.fromkeys(part.machine for part in parts))
-    facts = f"Measured on {' and '.join(days)}: {machines}; {peers}. Result: {_verdict(missed)}."
+    facts = f"Measured on {' and '.join(days)}: {machines}; {peers}. Result: {_summary(missed)}."
     texts = [f"- *{part}*: {how}" for part, how in texts_about(missed).items()]
     notes = ["What would reach the bars that were missed:\n\n" + "\n".join(texts)] if texts else []
     tables = [table.markdown() for part in parts for table in part.tables]

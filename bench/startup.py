@@ -1,4 +1,4 @@
-"""How long it takes until something happens: whole processes, in turn."""
+"""The time to start: whole processes, in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCRIPT = Path(sys.executable).parent / "plait"
 
 
 def startup_tables(*, rounds: int) -> Iterator[Plan]:
-    # Everybody gets the same environment, so that everybody pays for the same search path.
+    # All contenders get the same environment, so all search the same path.
     env = {**os.environ, "PYTHONPATH": str(SOURCES)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # users keep compiled modules
     yield Plan("Importing", partial(_import_table, rounds, env))
@@ -146,7 +146,7 @@ def _mcp_table(rounds: int, env: dict[str, str], title: str) -> Table:
 
 
 def _program(env: dict[str, str]) -> list[str]:
-    """The installed program, or the module where it does not work."""
+    """The installed program, or `python -m plait` if it does not work."""
     return [str(SCRIPT)] if _works([str(SCRIPT), "--version"], env) else _module()
 
 

@@ -1,4 +1,4 @@
-"""What live output costs: a map whose items print, with and without streaming.
+"""The cost of live output: a map whose items print, with and without streaming.
 
 Without it, the output of a step is seen when the step has ended: `open_output` gives no stream.
 """
@@ -50,7 +50,7 @@ def _table(task: Task, items: int, parallel: int, rounds: int, title: str) -> Ta
             ON: lambda _: _run(PROGRAM, file),
             PRINTED: lambda _: _run(PROGRAM, file, "-v"),
         }
-        _run(PROGRAM, file)  # bytecode is written, caches are warm
+        _run(PROGRAM, file)  # write bytecode and warm the caches
         times = race_trees(contenders, rounds=rounds)
     meaning = (
         "`plait run` of a map; its output goes to /dev/null. A short item ends before its output "

@@ -1,4 +1,4 @@
-"""A table of results, for a terminal and for Markdown; its bars are judged in one place."""
+"""A table of results, for a terminal and for Markdown, with the checks of its bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from measure import Times
 
 @dataclass(frozen=True)
 class Bar:
-    """At most so many times the reference."""
+    """At most this multiple of the reference."""
 
     most: float
 
@@ -21,7 +21,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the history keeps of a row: least seconds, and multiples of the reference row."""
+    """The history of a row: least seconds, and multiples of the reference row."""
 
     wall: float | None
     computing: float | None = None
@@ -85,11 +85,11 @@ def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A table that is not measured yet: a run may want it or not."""
+    """A table that is not measured yet; a run may skip it."""
 
     title: str
     measure: Callable[[str], Table]
-    """It is given the title."""
+    """Measures the table, given its title."""
 
 
 def part_and_piece(only: str) -> tuple[str, str]:
@@ -134,7 +134,7 @@ def compared(
 def compared_by_computing(
     title: str, meaning: str, times: Mapping[str, Times], *, to: str, bars: Mapping[str, Bar]
 ) -> Table:
-    """The same; bars hold for the computing time of the whole process tree."""
+    """As `compared`, with bars for the computing time of the whole process tree."""
     rows = []
     for name, seen in times.items():
         figures = figures_of(seen, times[to])
@@ -152,7 +152,7 @@ def figures_of(seen: Times, reference: Times) -> Figures:
 
 
 def computing_cells(figures: Figures) -> tuple[str, ...]:
-    """Computing time and its ratio, where they were measured."""
+    """Computing time and its ratio, if measured."""
     if figures.computing is None:
         return ()
     share = figures.computing_ratio

@@ -1,4 +1,4 @@
-"""What it costs to call a tool: the way there, a function, a process, and many processes.
+"""The cost of a tool call: the lookup, a function, a process, and many processes.
 
 Where processes are started, all cores are used: Plait starts its guardian while
 it loads, and eight workers are meant to run side by side.
@@ -56,32 +56,32 @@ def execute(params, project_path):
     return {"got": params}
 '''
 SETTLED = 0.2
-"""Seconds; files that have just been written are not remembered, as they may change again
+"""Seconds; files that were just written are not cached, as they may change again
 unnoticed.
 """
 WARM = 3
-"""Calls after which a tool is only looked at: the first learns what it rests on, the second looks
+"""Calls after which a tool is only checked for changes: the first finds its files, the second looks
 at that.
 """
 LIMIT = 100e-6
-"""Seconds that the parts of a call may take which start no process."""
+"""The most seconds for the parts of a call that start no process."""
 
 
 def tool_tables(*, rounds: int, commands: int) -> Iterator[Plan]:
-    with make_world() as world:
-        yield Plan("What a call costs besides its process", partial(_parts_table, world, rounds))
+    with make_setup() as setup:
+        yield Plan("What a call costs besides its process", partial(_parts_table, setup, rounds))
         with all_cores():
-            warm, cold = partial(_warm_table, world, rounds), partial(_cold_table, world, rounds)
+            warm, cold = partial(_warm_table, setup, rounds), partial(_cold_table, setup, rounds)
             yield Plan("Calling a tool from a long-running process", warm)
             yield Plan("The same call from the command line", cold)
-            yield Plan(f"{commands} commands, 8 at a time", partial(_fan_table, commands))
+            yield Plan(f"{commands} commands, 8 at a time", partial(_parallel_table, commands))
 
 
 # ── a project ────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
-class World:
+class Setup:
     """A trusted project with two tools, one of them signed, and a user space of its own."""
 
     project: Path
@@ -103,7 +103,7 @@ class World:
 
 
 @contextlib.contextmanager
-def make_world() -> Iterator[World]:
+def make_setup() -> Iterator[Setup]:
     before = dict(os.environ)
     with tempfile.TemporaryDirectory() as folder:
         project, user = Path(folder, "project"), Path(folder, "user")
@@ -126,9 +126,9 @@ def make_world() -> Iterator[World]:
             tools = toolbox(project)
             tools.trust.trust_project(origin="bench")
             tools.trust.store.add(key.public, owner="bench", origin="bench")
-            prepare(tools, "team/quick", {"week": 46})  # makes the folder of verified copies
+            prepare(tools, "team/quick", {"week": 46})  # creates the folder of verified copies
             sleep(SETTLED)
-            yield World(project, user, tools)
+            yield Setup(project, user, tools)
         finally:
             os.environ.clear()
             os.environ |= before
@@ -137,8 +137,8 @@ def make_world() -> Iterator[World]:
 # ── processes ────────────────────────────────────────────────────────────
 
 
-def _warm_table(world: World, rounds: int, title: str) -> Table:
-    prepared = prepare(world.tools, "team/report", {"week": 46}).invocation
+def _warm_table(setup: Setup, rounds: int, title: str) -> Table:
+    prepared = prepare(setup.tools, "team/report", {"week": 46}).invocation
     assert isinstance(prepared, ProcessCall)
     bare = "subprocess.run of the script"
 
@@ -148,7 +148,7 @@ def _warm_table(world: World, rounds: int, title: str) -> Table:
         )
 
     def by_plait(_: int) -> None:
-        assert call_tool(world.tools, "team/report", {"week": 46}).data == {"got": {"week": 46}}
+        assert call_tool(setup.tools, "team/report", {"week": 46}).data == {"got": {"week": 46}}
 
     def by_primitive(_: int) -> None:
         assert process.call_process(prepared).success
@@ -173,11 +173,11 @@ def _warm_table(world: World, rounds: int, title: str) -> Table:
     )
 
 
-def _cold_table(world: World, rounds: int, title: str) -> Table:
+def _cold_table(setup: Setup, rounds: int, title: str) -> Table:
     bare, cold = "python report.py", "plait call team/report"
-    arguments = ["call", "team/report", "--params", PARAMS, "--project", str(world.project)]
+    arguments = ["call", "team/report", "--params", PARAMS, "--project", str(setup.project)]
     commands = {
-        bare: [sys.executable, str(world.script)],
+        bare: [sys.executable, str(setup.script)],
         "python -c pass": [sys.executable, "-c", "pass"],
         cold: [sys.executable, "-m", "plait", *arguments],
     }
@@ -185,7 +185,7 @@ def _cold_table(world: World, rounds: int, title: str) -> Table:
     def runner(command: list[str]) -> Callable[[int], None]:
         def run(_: int) -> None:
             done = subprocess.run(
-                command, input=PARAMS.encode(), env=world.env, capture_output=True
+                command, input=PARAMS.encode(), env=setup.env, capture_output=True
             )
             assert done.returncode == 0, done.stderr.decode()
 
@@ -212,14 +212,14 @@ def _cold_table(world: World, rounds: int, title: str) -> Table:
 # ── what starts no process ───────────────────────────────────────────────
 
 
-def _parts_table(world: World, rounds: int, title: str) -> Table:
-    tools = world.tools
+def _parts_table(setup: Setup, rounds: int, title: str) -> Table:
+    tools = setup.tools
     invocation = prepare(tools, "team/quick", {"week": 46}).invocation
     assert isinstance(invocation, FunctionCall)
     item = tools.chains.get("team/quick").tool
     assert tools.trust.decide(item).by == "signature"
     names = {"tools": tools, "item": item, "invocation": invocation, "call_tool": call_tool}
-    named = {"call": app.call, "project": str(world.project)}
+    named = {"call": app.call, "project": str(setup.project)}
     by_name = 'call("team/quick", {"week": 46}, project=project)'
     contenders = [
         Contender("a chain from the cache", 'tools.chains.get("team/quick")', names),
@@ -285,17 +285,17 @@ def _processes_started(act: Callable[[], object]) -> int:
 # ── many processes ───────────────────────────────────────────────────────
 
 
-def _fan_table(commands: int, title: str) -> Table:
+def _parallel_table(commands: int, title: str) -> Table:
     command = ["/bin/echo", "x"]
     xargs = "xargs -P 8"
 
     def by_threads(run: Callable[[], object]) -> Callable[[int], None]:
-        def fan(_: int) -> None:
+        def run_all(_: int) -> None:
             with ThreadPoolExecutor(8) as pool:
                 for done in [pool.submit(run) for _ in range(commands)]:
                     done.result()
 
-        return fan
+        return run_all
 
     contenders: Mapping[str, Callable[[int], None]] = {
         xargs: lambda _: _xargs(commands),

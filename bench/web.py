@@ -1,4 +1,4 @@
-"""What `plait web` takes: the first page of a long run, an event on its way to a page, and a page
+"""The time of `plait web`: the first page of a long run, an event on its way to a page, and a page
 that is open while a run works.
 
 The server is a process of its own that was started before, so its computing time does not count.
@@ -140,7 +140,7 @@ def _run_env() -> dict[str, str]:
 
 
 def _page_of_newest(site: Site, until: Callable[[str], bool]) -> str:
-    """The address of the newest run, as soon as the list has one that fits."""
+    """Wait for a matching run in the list, and return its address."""
     deadline = monotonic() + PATIENCE
     while monotonic() < deadline:
         for piece in site.get("/").split('href="/run/')[1:]:
@@ -169,7 +169,7 @@ def _first_page(items: int, rounds: int, title: str) -> Table:
         _perform_long_run(project, items)
         for _ in range(rounds):
             for name, view in VIEWS.items():
-                with _site(project) as site:  # new each time: it has read nothing of the run
+                with _site(project) as site:  # a new server each time, with empty caches
                     page = _page_of_newest(site, lambda _: True)
                     start = perf_counter()
                     text = site.get(page + view)
@@ -207,7 +207,7 @@ def _first_row(name: str, times: list[float], *, judged: bool) -> Row:
 
 @contextmanager
 def _browser() -> Iterator[Browser]:
-    """A Chromium that has seen nothing yet, if `_has_browser`."""
+    """A new Chromium, if `_has_browser`."""
     from browser.drive import open_browser
 
     with tempfile.TemporaryDirectory() as profile, open_browser(Path(profile)) as browser:
@@ -216,7 +216,7 @@ def _browser() -> Iterator[Browser]:
 
 
 def _has_browser() -> bool:
-    """Whether all is installed that the driver of the tests needs; it is found from now on."""
+    """Whether everything that the test driver needs is installed; it is then on the path."""
     tests = str(ROOT / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
@@ -226,7 +226,7 @@ def _has_browser() -> bool:
 
 
 def _let_in(browser: Browser, site: Site) -> None:
-    """Give it the cookie of the site, so that its first page is the one that is measured."""
+    """Set the cookie of the site, so that the first page is the measured one."""
     name, _, value = site.cookie.partition("=")
     browser.do("remember", cookies=[{"name": name, "value": value, "url": site.origin}])
 
@@ -309,7 +309,7 @@ OVER_HTTP = "HTTP"
 
 @dataclass(frozen=True)
 class Look:
-    """Where a page shows that an item has ended, and what it says there."""
+    """Where and how a page shows that an item has ended."""
 
     view: str
     selector: str
@@ -347,7 +347,7 @@ WHEN_SEEN = """(wanted) =>
 
 
 def _event_to_page(items: int, updates: int, title: str) -> Table:
-    """An item ends when a file appears; a page that is open is told."""
+    """An item ends when its file appears, and an open page gets an update."""
     rows = [_follow_run(updates, updates, {})[OVER_HTTP].row(f"{updates} items, HTTP", each=True)]
     found = _follow_run(items, updates, LOOKS if _has_browser() else {})
     for name in (OVER_HTTP, *LOOKS):
@@ -364,7 +364,7 @@ def _event_to_page(items: int, updates: int, title: str) -> Table:
 
 
 def _follow_run(items: int, updates: int, looks: Mapping[str, Look]) -> dict[str, Shown]:
-    """The last items of a run end one by one, so many for each way to look."""
+    """End the last items of a run one by one, some for each view."""
     quiet = items - updates * (1 + len(looks))
     shown_at: dict[str, dict[int, float]] = {OVER_HTTP: {}, **{name: {} for name in looks}}
     with _project() as project, _site(project) as site:
@@ -399,7 +399,7 @@ def _follow_run(items: int, updates: int, looks: Mapping[str, Look]) -> dict[str
 def _look(
     look: Look, project: Path, site: Site, page: str, ending: list[int], items: int
 ) -> dict[int, float]:
-    """When the page has shown that these items ended, by the wall clock."""
+    """The wall-clock times at which the page showed the end of these items."""
     found: dict[int, float] = {}
     with _browser() as browser:
         _let_in(browser, site)
@@ -418,7 +418,7 @@ def _look(
 
 
 def _end_item(project: Path, item: int) -> None:
-    # The page is quiet again, and the shell looks for the file.  The server looks for news ten times
+    # The page is quiet again, and the shell looks for the file.  The server looks for events ten times
     # a second since its last update: items must end at all moments between.
     sleep(0.5 + 0.1 * (item * 0.618 % 1))
     (project / f"go{item}").touch()
@@ -433,7 +433,7 @@ def _wait_for(lines: Iterator[str], wanted: str) -> None:
 
 
 def _ends_of_items(project: Path) -> dict[int, float]:
-    """By the position of each item of the newest run: when the journal says that it ended."""
+    """The end time of each item of the newest run in the journal, by position."""
     runs, name = find_run(None, str(project))
     with closing(runs.open(name, write=False)) as run:
         reader = run.journal.reader
@@ -450,13 +450,13 @@ from measure import adopt_orphans, spent
 adopt_orphans()
 print(*spent(lambda: subprocess.run(sys.argv[2:], check=True)))
 """
-"""A process that is above the run alone: not above the server, whose time does not count."""
+"""A parent process for the run, but not for the server, whose time does not count."""
 
 
 def _cost_of_a_page(items: int, rounds: int, title: str) -> Table:
     with _project() as project, _site(project) as site:
         command = _run_command(project, _flow_file(project, TASKS[1], items, PARALLEL))
-        _spend(command)  # bytecode is written, caches are warm
+        _spend(command)  # write bytecode and warm the caches
         known = {_page_of_newest(site, lambda _: True)}
 
         def alone(_: int) -> tuple[float, float]:
@@ -475,7 +475,7 @@ def _cost_of_a_page(items: int, rounds: int, title: str) -> Table:
 
 
 def _spend(command: list[str]) -> tuple[float, float]:
-    """Wall time of a run, and computing time of it and all it starts."""
+    """The wall time of a run, and the computing time of all its processes."""
     here = str(Path(__file__).parent)
     words = [sys.executable, "-c", SPENT, here, *command]
     done = subprocess.run(words, env=_run_env(), check=True, stdout=subprocess.PIPE, text=True)
@@ -485,7 +485,7 @@ def _spend(command: list[str]) -> tuple[float, float]:
 
 @contextmanager
 def _watcher(site: Site, known: set[str]) -> Iterator[list[int]]:
-    """Opens the items of the next run that begins; the sizes of all updates that it got."""
+    """Let the items of the next run finish, and return the sizes of all received updates."""
     updates: list[int] = []
     opened: list[http.client.HTTPConnection] = []
 
@@ -495,7 +495,7 @@ def _watcher(site: Site, known: set[str]) -> Iterator[list[int]]:
         site.get(f"{page}?view=items")
         connection, lines = site.follow(f"{page}/live?view=items")
         opened.append(connection)
-        # The connection is closed under it when the run is over.
+        # The connection is closed when the run is over.
         with suppress(OSError, ValueError, AttributeError, http.client.HTTPException):
             updates.extend(len(line) for line in lines if line.startswith("data:"))
 
@@ -511,7 +511,7 @@ def _watcher(site: Site, known: set[str]) -> Iterator[list[int]]:
 
 
 def _cost_table(title: str, times: Mapping[str, Sequence[tuple[float, float]]]) -> Table:
-    """Each row in pairs with the first: what was measured in the same round."""
+    """Compare each row with the first one, round by round."""
     rows = []
     for name, spans in times.items():
         seen = tree_times(spans)

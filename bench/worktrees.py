@@ -57,7 +57,7 @@ def _table(rounds: int, title: str) -> Table:
             MERGED: _by_plait(repository, "merging.yaml"),
         }
         for run in contenders.values():
-            run(-1)  # what is loaded or read for the first time counts for nobody
+            run(-1)  # warm up: first loads and reads must not count
         times = race_trees(contenders, rounds=rounds)
     return compared(
         title,

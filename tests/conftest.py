@@ -1,6 +1,6 @@
 """For all tests: a property holds on a slow machine as on a fast one, so no example has a deadline, and
-`make fuzz` tries more of them than `make test`; Ctrl-C reaches what a test starts, also if whoever
-started the tests in the background does not hear it; and of all tests a share can be asked for."""
+`make fuzz` tries more of them than `make test`; Ctrl-C reaches the processes of a test, also when
+the tests run in the background; and a share of all tests can be selected."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 YAML_SERVER = "yaml-language-server@1.19.2"
 LANGUAGE_CLIENT = "vscode-languageserver-protocol@3.17.5"
 LIMIT = 600.0
-"""Seconds that an installation may take, and that a failure is remembered."""
+"""The most seconds of an installation, and the seconds for which a failure is cached."""
 
 
 def npm_folder(*packages: str) -> Path:
@@ -101,8 +101,8 @@ def _install(npm: str, folder: Path, packages: Sequence[str]) -> None:
     else:
         if ended.returncode == 0:
             return
-        said = "; ".join(ended.stderr.strip().splitlines()[:3])
-        why = f"npm cannot install {', '.join(packages)}: {said}"
+        errors = "; ".join(ended.stderr.strip().splitlines()[:3])
+        why = f"npm cannot install {', '.join(packages)}: {errors}"
     failure.write_text(why, "utf-8")
     _give_up(why)
 

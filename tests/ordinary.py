@@ -1,4 +1,4 @@
-"""Tests of what a file system forbids: root may do everything, so for root they run in a thread that may not.
+"""Tests of what a file system forbids: root may do everything, so for root they run in a thread without these powers.
 
 Linux keeps the powers of root for each thread, and what a thread starts has no more than the thread: the
 test shares its fixtures with those beside it, and no second pytest has to begin.
@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 POWERS = (1, 2, 3)
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER: to read, write and change what is somebody else's."""
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER: to read, write and change files of other users."""
 DROP_FOR_CHILDREN = 24  # PR_CAPBSET_DROP
 VERSION_3 = 0x20080522  # of the records that capget and capset take
 
 
 def by_ordinary_user(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test as somebody whom permissions of files mean something to."""
+    """Run a test as a user for whom file permissions count."""
 
     @functools.wraps(test)
     def either(**fixtures: object) -> None:
@@ -42,7 +42,7 @@ def _ordinary(test: Callable[..., None], fixtures: dict[str, object]) -> None:
 
 
 def _become_ordinary() -> None:
-    """This thread, for ever: each thread has powers of its own."""
+    """Drop the powers of this thread for good: each thread has its own."""
     libc = ctypes.CDLL(None)
     for power in POWERS:
         libc.prctl(DROP_FOR_CHILDREN, power, 0, 0, 0)

@@ -66,7 +66,7 @@ DOCUMENTED = {
 UNDOCUMENTED = {
     "cryptography.hazmat.primitives",
     "cryptography.hazmat.primitives.asymmetric",
-    "distributed.comm",  # who listens at an address, asked before a client waits for it in vain
+    "distributed.comm",  # check whether a server listens, before a client waits for it
     "distributed.comm.core",
     "distributed.protocol",  # a call as a worker reads it
     "dotenv.parser",  # the lines of a file with their numbers

@@ -619,12 +619,12 @@ def test_a_deviation_that_was_accepted_has_a_line_of_its_own(
 
 
 def test_the_page_of_safety_says_who_writes_a_command_that_a_model_asks_for() -> None:
-    (said,) = (
+    (paragraph,) = (
         line
         for line in page_of("safety.md").split("\n\n")
         if line.startswith("**Commands that a model")
     )
-    assert "may call `core/shell` writes the command itself" in said
+    assert "may call `core/shell` writes the command itself" in paragraph
 
 
 def coded(words: Iterable[str]) -> str:
@@ -689,7 +689,7 @@ def test_every_refusal_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("row", refusals(), ids=lambda row: code_in(row[0]))
-def test_a_row_of_refusals_is_refused_with_its_code_and_its_remedy_is_not(row: list[str]) -> None:
+def test_a_row_of_refusals_is_refused_with_its_code_and_its_fix_is_not(row: list[str]) -> None:
     code, refused, instead = code_in(row[0]), script(row[1]), script(row[2])
     with pytest.raises(ShellRefusedError) as caught:
         app.bind_script(refused, SHELL_VALUES)
@@ -705,7 +705,7 @@ def test_a_row_of_states_shows_what_the_shell_reads(row: list[str]) -> None:
     assert bound.script.removeprefix(PRELUDE) == script(row[2])
 
 
-def test_the_limit_of_shell_text_is_said_on_its_page() -> None:
+def test_the_limit_of_shell_text_is_named_on_its_page() -> None:
     assert f"A script may have {MAX_SHELL_TEXT:,} characters" in page_of("shell.md")
 
 
@@ -814,13 +814,13 @@ def test_a_long_sentence_is_noticed() -> None:
     assert long_sentences(page) == [f"{' '.join(words)} more."]
 
 
-NEVER_SAID = ["sandboxed", "injection-proof"]
+IMPOSSIBLE_PROMISES = ["sandboxed", "injection-proof"]
 
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
-def test_no_page_says_what_nobody_can_promise(path: Path) -> None:
+def test_no_page_makes_an_impossible_promise(path: Path) -> None:
     page = path.read_text(encoding="utf-8").lower()
-    assert [word for word in NEVER_SAID if word in page] == []
+    assert [word for word in IMPOSSIBLE_PROMISES if word in page] == []
 
 
 def test_each_guarantee_names_the_tests_that_show_it() -> None:

@@ -107,7 +107,7 @@ def test_the_page_of_an_example_has_its_flow_and_its_picture(tmp_path: Path) -> 
     assert (tmp_path / "files/examples/review-directive/picture.svg").is_file()
 
 
-def test_what_is_wrong_with_a_site_is_said(tmp_path: Path) -> None:
+def test_problems_of_a_site_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="top">A</h1><a href="b.html#here">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>'
         '<a href="#top">4</a><a href="https://example.org">5</a><img src="https://example.org/x.png">'

@@ -211,7 +211,7 @@ def test_a_log_beyond_the_limit_is_cut_with_a_count() -> None:
     assert result.stderr == "x" * 10 + "\n[990 bytes more]"
 
 
-def test_a_tool_that_closes_its_stdout_or_asks_for_input_harms_nobody(
+def test_a_tool_that_closes_its_stdout_or_asks_for_input_does_no_harm(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(body("sys.stdout.close()", "return 1")).data == 1
@@ -221,7 +221,7 @@ def test_a_tool_that_closes_its_stdout_or_asks_for_input_harms_nobody(
 
 
 TAKEN = [
-    # what a tool does to the streams of Plait itself                       what is told
+    # what a tool does to the streams of Plait itself                       what is shown
     ("sys.stdout = None",                                                   "sys.stdout"),
     ("sys.stderr = io.StringIO()",                                          "sys.stderr"),
     ("os.close(1)",                                                         "descriptor 1"),
@@ -301,7 +301,7 @@ def test_other_threads_print_where_they_always_did(
 # ── time ─────────────────────────────────────────────────────────────────
 
 
-def test_a_call_that_nobody_waits_for_leaves_the_streams_alone_that_stand_when_it_ends(
+def test_an_abandoned_call_does_not_touch_the_streams_of_later_ones(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = tmp_path / "end"

@@ -1,4 +1,4 @@
-"""A model that says what a test wants it to say, and hands with tools that are functions."""
+"""A model with scripted answers, and services with functions as tools."""
 
 from __future__ import annotations
 

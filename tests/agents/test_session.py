@@ -54,9 +54,9 @@ def agent(prompt: str = "do it", **fields: Any) -> AgentStep:
 
 
 def talked(
-    conversation: AgentStep, fakes: ToolServices, journal: MemoryJournal | None = None, **run: Any
+    step: AgentStep, fakes: ToolServices, journal: MemoryJournal | None = None, **run: Any
 ) -> Any:
-    return performed(conversation, new_run(fakes, journal, **run))
+    return performed(step, new_run(fakes, journal, **run))
 
 
 def value_of(outcome: Any) -> dict[str, Json]:
@@ -128,7 +128,7 @@ def test_every_question_and_call_is_a_recorded_step() -> None:
 
 
 @given(value=st.one_of(st.sampled_from(PLACEHOLDERS), st.text()))
-def test_what_is_said_arrives_as_it_is(value: str) -> None:
+def test_messages_arrive_as_they_are(value: str) -> None:
     model = Scripted(wants(("t/x", {"v": value})), says(value))
     fakes = ToolServices(model, {"t/x": lambda params: params["v"]})
     outcome = value_of(talked(agent(value, system=value, tools=("*",)), fakes))
@@ -169,7 +169,7 @@ def test_secrets_are_masked_in_what_is_sent_and_in_what_is_recorded() -> None:
     assert "".join(reported) == "it is *** "
 
 
-def test_the_text_of_a_model_is_heard_while_it_comes_and_not_recorded() -> None:
+def test_the_text_of_a_model_is_shown_while_it_comes_and_not_recorded() -> None:
     journal, heard = MemoryJournal(), []
     run = new_run(
         ToolServices(Scripted(says("one two"))),
@@ -181,7 +181,7 @@ def test_the_text_of_a_model_is_heard_while_it_comes_and_not_recorded() -> None:
     assert not any(isinstance(one.event, ModelText) for one in journal.events())
 
 
-def test_a_dry_run_asks_nobody() -> None:
+def test_a_dry_run_sends_no_request() -> None:
     model = Scripted(says("no"))
     run = new_run(ToolServices(model), dry_run=True)
     performed(agent("look at it"), run)
@@ -200,7 +200,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 REFUSED = [
-    # tool asked for, arguments, what the model is told
+    # tool asked for, arguments, what the model gets
     ("t/other", {}, "refused: there is no tool of this name that you may call; there are: t__read"),
     ("t/raed", {}, "refused: there is no tool of this name that you may call; did you mean t__read? there are: t__read"),
     ("t/read", {}, "refused: the arguments do not fit: 'path' is required"),
@@ -267,7 +267,7 @@ def test_a_pattern_names_what_it_says(patterns: tuple[str, ...], tool: str, allo
     assert Permissions(patterns).allow(tool) is allowed
 
 
-def test_nobody_has_more_than_whom_it_is_inside_of() -> None:
+def test_an_inner_agent_has_no_more_than_the_outer_one() -> None:
     inner = Permissions(("*",), Permissions(("a/*", "b"), Permissions(("a/*",))))
     assert [tool for tool in ("a/x", "b", "c") if inner.allow(tool)] == ["a/x"]
 
@@ -323,7 +323,7 @@ def test_a_tool_that_is_refused_is_a_result_too() -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 3])
-def test_a_tool_that_nobody_trusts_ends_the_run(calls: int) -> None:
+def test_an_untrusted_tool_ends_the_run(calls: int) -> None:
     def refuse(_: Mapping[str, Json]) -> Json:
         raise TrustError("not trusted", fix="trust it", code="untrusted")
 
@@ -375,7 +375,7 @@ def test_a_provider_that_fails_ends_it_with_what_there_is() -> None:
 
 # ── answers of a schema ──────────────────────────────────────────────────
 
-VERDICT = {
+SCHEMA_CHECK = {
     "type": "object",
     "properties": {"ok": {"type": "boolean"}, "why": {"type": "string"}},
     "required": ["ok"],
@@ -385,13 +385,13 @@ VERDICT = {
 
 @pytest.mark.parametrize("text", ['{"ok": true}', '```json\n{"ok": true}\n```', ' {"ok":true}\n'])
 def test_an_answer_of_the_schema_is_data(text: str) -> None:
-    value = value_of(talked(agent(schema=VERDICT), ToolServices(Scripted(says(text)))))
+    value = value_of(talked(agent(schema=SCHEMA_CHECK), ToolServices(Scripted(says(text)))))
     assert (value["output"], value["data"], value["text"]) == ({"ok": True}, {"ok": True}, text)
 
 
 def test_a_bad_answer_goes_back_with_what_is_wrong_and_the_schema() -> None:
     model = Scripted(says("yes!"), says('{"ok": "yes"}'), says('{"ok": true}'))
-    value = value_of(talked(agent(schema=VERDICT), ToolServices(model)))
+    value = value_of(talked(agent(schema=SCHEMA_CHECK), ToolServices(model)))
     assert (value["data"], value["turns"], value["usage"]["calls"]) == ({"ok": True}, 3, 3)
     first, second = (ask.messages[-1].text.split("\n")[0] for ask in model.asks[1:])
     assert first == "Your answer cannot be used: it is not JSON"
@@ -400,7 +400,9 @@ def test_a_bad_answer_goes_back_with_what_is_wrong_and_the_schema() -> None:
 
 def test_too_many_bad_answers_fail_loudly_with_the_raw_text() -> None:
     model = Scripted(*[says("yes!")] * 3)
-    failure = failure_of(talked(agent(schema=VERDICT, max_output_retries=1), ToolServices(model)))
+    failure = failure_of(
+        talked(agent(schema=SCHEMA_CHECK, max_output_retries=1), ToolServices(model))
+    )
     assert (failure.kind, failure.message, failure.output["text"], len(model.asks)) == (
         "bad_answer",
         "2 responses did not match the schema: it is not JSON",
@@ -444,7 +446,7 @@ def test_a_limit_is_looked_at_before_each_call(
     assert failure.output["ended"] in message
 
 
-def test_of_several_calls_as_many_are_made_as_there_is_room_for() -> None:
+def test_no_more_calls_are_made_than_the_limit_of_steps_allows() -> None:
     fakes = ToolServices(Scripted(wants(*[("t/x", {})] * 3)), {"t/x": lambda _: 1})
     failure = failure_of(talked(agent(tools=("*",), limits=Limits(steps=2)), fakes))
     assert (failure.kind, len(fakes.calls)) == ("limit", 2)
@@ -482,13 +484,13 @@ def test_what_is_recorded_is_neither_asked_nor_called_again() -> None:
     first = ToolServices(
         Scripted(wants(("t/x", {"n": 1})), wants(("t/x", {"n": 2}))), {"t/x": lambda _: "r"}
     )
-    conversation = agent(tools=("*",))
+    step = agent(tools=("*",))
     with pytest.raises(
         OverError
     ):  # the script is over: the process dies while it asks a third time
-        talked(conversation, first, journal)
+        talked(step, first, journal)
     second = ToolServices(Scripted(says("done")), {"t/x": lambda _: "r"})
-    value = value_of(talked(conversation, second, journal.reopen()))
+    value = value_of(talked(step, second, journal.reopen()))
     assert (value["output"], value["turns"], value["usage"]["input"]) == ("done", 3, 30)
     assert second.calls == []
     (ask,) = second.scripted.asks  # type: ignore[union-attr]
@@ -501,9 +503,9 @@ def test_what_is_recorded_is_neither_asked_nor_called_again() -> None:
     ]
 
 
-def test_of_parallel_calls_only_those_are_repeated_that_were_not_recorded() -> None:
+def test_only_unrecorded_parallel_calls_are_repeated() -> None:
     journal = MemoryJournal()
-    conversation = agent(tools=("*",))
+    step = agent(tools=("*",))
 
     def dies(_: Mapping[str, Json]) -> Json:
         raise KeyboardInterrupt
@@ -522,13 +524,13 @@ def test_of_parallel_calls_only_those_are_repeated_that_were_not_recorded() -> N
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        talked(conversation, ToolServices(Scripted(uses), {"t/a": a, "t/b": b}), journal)
+        talked(step, ToolServices(Scripted(uses), {"t/a": a, "t/b": b}), journal)
     again = ToolServices(Scripted(says("done")), {"t/a": dies, "t/b": lambda _: "B"})
-    assert value_of(talked(conversation, again, journal.reopen()))["output"] == "done"
+    assert value_of(talked(step, again, journal.reopen()))["output"] == "done"
     assert again.calls == [("t/b", {})]
 
 
-def test_remembered_turns_count_towards_the_limits() -> None:
+def test_replayed_turns_count_towards_the_limits() -> None:
     journal = MemoryJournal()
     tools = {"t/x": lambda _: 1}
     script = Scripted(wants(("t/x", {})), wants(("t/x", {})))
@@ -571,29 +573,26 @@ def test_another_prompt_is_a_change_that_a_person_has_to_accept() -> None:
 
 def test_what_may_be_called_only_once_is_asked_about() -> None:
     journal = MemoryJournal()
-    conversation = agent(tools=("*",), once=("pay/*",))
+    step = agent(tools=("*",), once=("pay/*",))
 
     def dies(_: Mapping[str, Json]) -> Json:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         talked(
-            conversation,
+            step,
             ToolServices(Scripted(wants(("pay/out", {"sum": 3}))), {"pay/out": dies}),
             journal,
         )
     again = ToolServices(Scripted(says("done")), {"pay/out": lambda _: 1})
     with pytest.raises(InputError) as caught:
-        talked(conversation, again, journal.reopen())
+        talked(step, again, journal.reopen())
     assert (caught.value.code, again.calls) == ("once", [])
     assert "--repeat agent/turn:1.call:1" in str(caught.value.fix)
     value = recorded_tool_call(journal, "agent/turn:1.call:1")
     assert value == {"output": "", "failed": False, "tool": "pay__out"}
     answered = {"agent/turn:1.call:1": value}
-    assert (
-        value_of(talked(conversation, again, journal.reopen(), marked_done=answered))["output"]
-        == "done"
-    )
+    assert value_of(talked(step, again, journal.reopen(), marked_done=answered))["output"] == "done"
     assert again.calls == []
 
 
@@ -648,7 +647,7 @@ def test_agents_inside_one_another_are_limited_by_the_outermost() -> None:
     ]
 
 
-def test_a_person_may_permit_what_nobody_has_permitted() -> None:
+def test_a_person_may_permit_what_no_permission_covers() -> None:
     asked: list[str] = []
 
     def consent(tool_id: str, params: Mapping[str, Json]) -> bool:
@@ -667,7 +666,7 @@ def test_a_person_may_permit_what_nobody_has_permitted() -> None:
     ]
 
 
-def test_what_was_said_before_comes_before_the_prompt() -> None:
+def test_earlier_messages_come_before_the_prompt() -> None:
     model = Scripted(says("ok"))
     talked(agent(before=(Message("user", "a"), Message("assistant", "b"))), ToolServices(model))
     assert [message.text for message in model.asks[0].messages] == ["a", "b", "do it"]
@@ -699,7 +698,7 @@ def test_a_hook_may_end_the_run_before_a_call() -> None:
     assert (str(caught.value), fakes.calls) == ("the hook 'guard' says abort: too risky", [])
 
 
-def test_a_hook_may_forbid_one_call_and_the_model_hears_why() -> None:
+def test_a_hook_may_forbid_one_call_and_the_model_receives_the_reason() -> None:
     guard = Hook("guard", "tool_call", verb="skip", why="not now")
     model = Scripted(wants(("t/x", {})), says("then not"))
     fakes = ToolServices(model, {"t/x": lambda _: 1})
@@ -745,7 +744,7 @@ def test_progress_knows_turns_tokens_and_cost() -> None:
     assert replay_events(journal.events()).usage.turns == 3
 
 
-def test_what_agents_inside_a_remembered_call_took_counts_towards_the_limits() -> None:
+def test_the_usage_of_agents_inside_a_replayed_call_counts_towards_the_limits() -> None:
     journal = MemoryJournal()
     fakes = Nested(Scripted(wants(("sub", {})), says("inner")), {"sub": lambda _: "never"})
     fakes.child = AgentStep("agent", "child", "help")

@@ -29,7 +29,7 @@ PRICE = 0.001
 
 
 def no_record(**_: float) -> None:
-    """Nobody keeps what was used up."""
+    """Records no usage."""
 
 
 class Priced(Scripted):
@@ -124,10 +124,10 @@ def test_questions_side_by_side_never_use_more_than_the_limit(
 
 
 def test_questions_for_which_there_is_enough_are_asked_at_the_same_time() -> None:
-    meeting = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=20)
 
     def uses(room: int) -> int:
-        meeting.wait()
+        barrier.wait()
         return room
 
     budget = Budget(Limits(tokens=3 * (TAKES + 10)))
@@ -177,7 +177,7 @@ def test_a_question_that_does_not_fit_any_more_is_not_asked() -> None:
 @pytest.mark.parametrize(
     ("model", "named"), [(None, "its default model"), ("fast", "the model 'fast'")]
 )  # fmt: skip
-def test_a_limit_of_spend_is_refused_where_nobody_knows_the_price(
+def test_a_limit_of_spend_is_refused_where_the_price_is_unknown(
     model: str | None, named: str
 ) -> None:
     provider = Priced(free=True)
@@ -198,7 +198,7 @@ WAITS: list[tuple[str, dict[str, Any], type[BaseException] | str]] = [
 
 
 @pytest.mark.parametrize(("who", "more", "end"), WAITS, ids=[row[0] for row in WAITS])
-def test_nobody_waits_for_others_longer_than_it_may(
+def test_no_turn_waits_for_others_longer_than_its_timeout(
     who: str,  # noqa: ARG001
     more: dict[str, Any],
     end: Any,

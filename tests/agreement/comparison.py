@@ -1,4 +1,4 @@
-"""What check says of the names of a flow, held against what runs know."""
+"""Compare what `plait check` reports about the names of a flow with what runs know."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WORLDS = 10
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Comparison:
     text: str
-    judged: int
-    """How many places were reached."""
+    places: int
+    """The number of placeholders that were reached."""
     refused: int
-    """In how many of them check refuses the name."""
+    """The number of those whose name check refuses."""
     found: list[str]
-    """Where check and runs do not agree."""
+    """Descriptions of the disagreements of check and runs."""
 
 
-def judged(seed: int, folder: Path, *, enough: int) -> Verdict:
-    """`enough`: worlds in which a place has to be reached until it counts that no run knew its name there."""
+def compare_names(seed: int, folder: Path, *, enough: int) -> Comparison:
+    """`enough`: the number of simulated runs that must reach a placeholder before its name counts as unknown."""
     writer = Writer(Random(seed))
     text = writer.flow()
     wrong = refused(text)
@@ -45,7 +45,7 @@ def judged(seed: int, folder: Path, *, enough: int) -> Verdict:
         for place in seen.names.keys() - wrong - seen.begun
         if seen.times[place] >= enough
     ]
-    return Verdict(text, len(seen.names), len(wrong & seen.names.keys()), sorted(found))
+    return Comparison(text, len(seen.names), len(wrong & seen.names.keys()), sorted(found))
 
 
 def refused(text: str) -> set[Place]:

@@ -1,7 +1,7 @@
-"""`plait check` refuses a name where it stands if, and only if, no run can ever know it there.
+"""`plait check` refuses a name at a placeholder if, and only if, no run can know it there.
 
-Random flows with names everywhere, each checked, and then performed in many worlds without its check;
-`make fuzz` looks at many more: fuzz/names_fuzz.py.
+Random flows with names everywhere are checked, and then run in many simulated ways without the check;
+`make fuzz` compares many more: fuzz/names_fuzz.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agreement.verdict import Verdict, judged
+from agreement.comparison import Comparison, compare_names
 from plait.lang.analysis import scopes as fields
 
 SEEDS = range(18)
@@ -20,8 +20,8 @@ FOUND_AMONG = range(36)
 ENOUGH = 40
 
 
-def verdicts(folder: Path, seeds: range) -> Iterator[Verdict]:
-    return (judged(seed, folder, enough=ENOUGH) for seed in seeds)
+def comparisons(folder: Path, seeds: range) -> Iterator[Comparison]:
+    return (compare_names(seed, folder, enough=ENOUGH) for seed in seeds)
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -29,14 +29,14 @@ def test_what_check_refuses_no_run_knows_and_what_it_accepts_some_run_does(
     tmp_path: Path, part: int
 ) -> None:
     refused = every = 0
-    for verdict in verdicts(tmp_path, SEEDS[part::3]):
-        assert verdict.found == [], verdict.text
-        refused, every = refused + verdict.refused, every + verdict.judged
+    for comparison in comparisons(tmp_path, SEEDS[part::3]):
+        assert comparison.found == [], comparison.text
+        refused, every = refused + comparison.refused, every + comparison.places
     assert every // 4 < refused < every * 3 // 4, "there is much of both"
 
 
 WRONG = [
-    # a rule, put out of action                      what a run shows then
+    # a rule that is switched off                     what a run shows then
     ("names_after_step", lambda *_: [],                  "is refused, and a run knows it"),
     ("captured_names", lambda *_: [],                     "is refused, and a run knows it"),
     ("env_names", lambda *_: [],                    "is refused, and a run knows it"),
@@ -45,7 +45,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("rule", "broken", "shown"), WRONG)
-def test_the_worlds_show_that_a_rule_is_missing(
+def test_simulated_runs_show_that_a_rule_is_missing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     rule: str,
@@ -53,5 +53,5 @@ def test_the_worlds_show_that_a_rule_is_missing(
     shown: str,
 ) -> None:
     monkeypatch.setattr(fields, rule, broken)
-    found = (line for verdict in verdicts(tmp_path, FOUND_AMONG) for line in verdict.found)
+    found = (line for comparison in comparisons(tmp_path, FOUND_AMONG) for line in comparison.found)
     assert any(line.endswith(shown) for line in found)

@@ -1,7 +1,7 @@
-"""`plait check` refuses a call of a tool if, and only if, a run refuses it whatever its values are.
+"""`plait check` refuses a tool call if, and only if, every run refuses it, with any values.
 
-Random tools, right and wrong in many ways, and random calls of them.  Each is checked, and then
-made ready in several worlds, which differ in the value of the one variable that a call may use.
+Random tools, valid and invalid, and random calls of them.  Each call is checked, and then prepared
+with several values of the one variable that it may use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plait.tools.prepare import prepare
 
 UNSET = object()
 WORLDS: list[Any] = ["text", 7, 0.5, True, None, [], {}]
-"""What `${x}` may be: every type of JSON."""
+"""The values of `${x}`: every type of JSON."""
 SHARED = "${x}"
 OF_THE_MACHINE = {"no-interpreter", "secret-in-argv"}
 
@@ -96,7 +96,7 @@ def test_check_refuses_a_call_if_and_only_if_every_run_does(
     assert bool(refused) == by_all, (refused, worlds)
 
 
-def test_the_worlds_show_that_a_rule_is_missing(
+def test_simulated_runs_show_that_a_rule_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_check, "params_findings", lambda *_: iter(()))
@@ -110,7 +110,7 @@ def test_the_worlds_show_that_a_rule_is_missing(
 
 
 def errors(project: Path, header: dict[str, Any], params: Any) -> list[str]:
-    """What check says of a flow that calls the tool."""
+    """The findings of check for a flow that calls the tool."""
     tool = project / ".ai" / "tools" / "one.yaml"
     tool.parent.mkdir(parents=True, exist_ok=True)
     tool.write_text(json.dumps({key: value for key, value in header.items() if value is not None}))
@@ -122,7 +122,7 @@ def errors(project: Path, header: dict[str, Any], params: Any) -> list[str]:
 
 
 def refusals(project: Path, params: Any, value: Any) -> list[str]:
-    """What a run would say, in a world in which `${x}` is this value."""
+    """The problems that a run would report if `${x}` had this value."""
     given = {} if params is UNSET else {n: value if v == SHARED else v for n, v in params.items()}
     try:
         tools = toolbox(str(project))

@@ -1,7 +1,7 @@
-"""A flow performed in many worlds, without its check: which names had a value where they were asked for.
+"""Run a flow in many simulated runs without its check, and record which names have a value where.
 
-A world decides by chance how commands end, whether conditions hold and what checks find.  Everything
-else is real: the flow that is built, and the names that each of its steps, handlers and items know.
+A world decides at random how commands end, whether conditions hold and what checks find.  Everything
+else is real: the compiled flow, and the names that its steps, handlers and items know.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from plait.tools.invocation import PrimitiveResult
 from program.fakes import FakeModel, FakeServices, Finished, new_run
 
 Place = tuple[int, int]
-"""The line and column of a hole."""
+"""The line and column of a placeholder."""
 
 
 class Seen:
-    """Of each hole that was reached: did its name have a value when a run first came there?
+    """Whether the name of each reached placeholder had a value when a run first came there.
 
     What only a later round of the same thing knows is asked for too early in the first one.
     """
@@ -46,18 +46,18 @@ class Seen:
     def __init__(self, own: set[str]) -> None:
         self.own = own
         self.names: dict[Place, str] = {}
-        """Whatever was asked for."""
+        """All names that were looked up."""
         self.known: set[Place] = set()
-        """A run has known that."""
+        """Placeholders whose name a run knew."""
         self.begun: set[Place] = set()
-        """A run has known its first name, of which only a value can tell which fields it has."""
+        """Placeholders whose first name a run knew; only its value shows which fields it has."""
         self.times: Counter[Place] = Counter()
-        """In how many worlds it was reached."""
+        """The number of worlds that reached each placeholder."""
         self._reached: set[Place] = set()
         self.is_first_round = True
 
     def begin(self) -> None:
-        """Another run."""
+        """Start another run."""
         self._reached.clear()
 
     def ask(self, template: Template, scope: Scope) -> None:
@@ -87,7 +87,7 @@ class Seen:
 
 
 class World:
-    """In each some commands may fail, as they are called so or so often, and all others are done."""
+    """Some commands fail in each world, depending on their number of calls, and all others succeed."""
 
     def __init__(self, number: int) -> None:
         self.chance = Random(number)
@@ -142,7 +142,7 @@ PRINTED = {
 
 
 class _Services(FakeServices):
-    """Every file holds what a check would write into it."""
+    """Every file contains the result that a check would write."""
 
     checked: Callable[[], bytes]
 
@@ -165,11 +165,11 @@ class _Model(FakeModel):
     def ask(self, request: Any, **_: Any) -> ModelResponse:
         if self.fails(str(request)):
             raise StepError(Failure("no answer"))
-        return ModelResponse(self.said, usage=self.usage, model="m-1")
+        return ModelResponse(self.text, usage=self.usage, model="m-1")
 
 
 class _Repository(git_changes.ChangeTracker):
-    """One in which nothing changes."""
+    """A repository without changes."""
 
     def snapshot(self, directory: str) -> git_changes.Snapshot:  # noqa: ARG002
         return git_changes.Snapshot("head", "tree")
@@ -184,7 +184,7 @@ class _Repository(git_changes.ChangeTracker):
 def performed(
     text: str, own: set[str], folder: File, worlds: range, seen: Seen | None = None
 ) -> Seen:
-    """The flow in some worlds."""
+    """Run the flow in some worlds."""
     seen = seen or Seen(own)
     file = folder / "flow.yaml"
     file.write_text(text)
@@ -212,11 +212,11 @@ def performed(
         patch.setattr(Validation, "_run_check", checking)
         for number in worlds:
             seen.begin()
-            _live(loaded, World(number), folder, patch)
+            _run_in(loaded, World(number), folder, patch)
     return seen
 
 
-def _live(loaded: LoadedFlow, world: World, folder: File, patch: pytest.MonkeyPatch) -> None:
+def _run_in(loaded: LoadedFlow, world: World, folder: File, patch: pytest.MonkeyPatch) -> None:
     def holds(when: Expression, subject: Any) -> bool:
         when._state(subject)
         return world.holds()
@@ -227,6 +227,6 @@ def _live(loaded: LoadedFlow, world: World, folder: File, patch: pytest.MonkeyPa
     try:
         loaded.program.run(StepContext(run, "", scope, directory="/project"))
     except (StepError, Aborted, PlaitError):
-        pass  # that it fails is one of the ways through it
+        pass  # a failure is one of its possible outcomes
     finally:
         run.events.close()

@@ -1,7 +1,7 @@
-"""Random flows with names in every place where one can stand, known there or not.
+"""Random flows with names in every possible position, known there or not.
 
-Each place asks for a name that was drawn without looking at what is known there.  The commands say by
-their first words what they print: see `worlds`.
+Each name is drawn at random, without regard to what is known at its position.  The first words of a
+command define what it prints: see `worlds`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Writer:
         self.blocks: Map = {}
         self.count = 0
         self.failed = 0
-        """So many failures lead here: of what is captured behind two of them hardly any world would know."""
+        """The number of failures on the way here: hardly any world reaches a capture behind two of them."""
         self.clashes = chance.random() < 0.3
-        """Some of the author's names are called like built-in ones."""
+        """Some names of the author equal built-in ones."""
 
     # ── a flow ───────────────────────────────────────────────────────────
 
@@ -94,20 +94,20 @@ class Writer:
         return self.shuffled({"env": {"m0": self.text()}, "steps": steps})
 
     def map(self) -> Map:
-        said: Map = {"input": self.items()}
+        fields: Map = {"input": self.items()}
         if self.often(0.3):
-            said["env"] = {"m0": self.text()}  # a step with the same variable would hide it
+            fields["env"] = {"m0": self.text()}  # a step with the same variable would hide it
         if self.often(0.3):
-            said["id"] = "${item.k} " + self.text()
+            fields["id"] = "${item.k} " + self.text()
         if self.often(0.2):
-            said["max_items"] = 2
+            fields["max_items"] = 2
         if self.often(0.2):
-            said["sort_by"] = "k"
+            fields["sort_by"] = "k"
         steps = self.steps(0, most=2)
-        said[self.pick(("steps", "agent_template"))] = steps
+        fields[self.pick(("steps", "agent_template"))] = steps
         if self.often(0.2):
-            said["retry"] = {"attempts": 2, "initial_delay": 0}
-        return self.shuffled(said)
+            fields["retry"] = {"attempts": 2, "initial_delay": 0}
+        return self.shuffled(fields)
 
     def items(self) -> Any:
         rows = [{"k": 1, "d": {"e": 2}}, {"k": 2, "d": {"e": 3}, "f": self.text()}]
@@ -152,7 +152,7 @@ class Writer:
         [make] = self.chance.choices([make for _, make in kinds], [weight for weight, _ in kinds])
         step = make(depth)
         if list(step) == ["claude"] and self.often(0.3):
-            return step["claude"]  # a slash command may stand alone
+            return step["claude"]  # a slash command may be given alone
         return self.around(step, depth)
 
     def shell_step(self, _: int) -> Map:
@@ -174,9 +174,7 @@ class Writer:
             lambda: {"items": [self.text(), {"k": self.text()}]},
             lambda: {"command": self.shell("lines")},
         )
-        if (
-            self.failed
-        ):  # a name there may hold a number, and then no world would come to the end of a handler
+        if self.failed:  # a name there may be a number, and then no world would finish a handler
             items = (items[0], *items[2:])
         step: Map = {"foreach": self.pick(items)(), "do": self.steps(depth + 1)}
         if self.often(0.2):
@@ -193,7 +191,7 @@ class Writer:
         return step
 
     def around(self, step: Map, depth: int) -> Map:
-        """With some of what may stand around an action; the order in the file means nothing."""
+        """A step with some fields around its action; their order has no meaning."""
         chance = (0.22, 0.08, 0.03)[min(depth, 2)]
         more: Map = {}
         if self.often(chance):
@@ -239,7 +237,7 @@ class Writer:
             self.failed -= code != "0"
 
     def handler(self, depth: int) -> Any:
-        """What `on_failure` says."""
+        """A random `on_failure`."""
         self.failed += 1
         try:
             return self.handler_of(depth)
@@ -249,18 +247,18 @@ class Writer:
     def handler_of(self, depth: int) -> Any:
         if self.often(0.4):
             return self.following(depth, lists_only=True)
-        said: Map = (
+        fields: Map = (
             {"steps": self.handled(depth)} if self.often(0.5) else {"shell": self.shell("string")}
         )
-        if "shell" in said and self.failed < 2 and self.often(0.5):
-            said["capture_output"] = self.own_name(self.pick(CAPTURED))
-        if "shell" in said and self.often(0.2):
-            said["claude"] = "/also " + self.text()
+        if "shell" in fields and self.failed < 2 and self.often(0.5):
+            fields["capture_output"] = self.own_name(self.pick(CAPTURED))
+        if "shell" in fields and self.often(0.2):
+            fields["claude"] = "/also " + self.text()
         if self.often(0.3):
-            said["max_attempts"] = 1
+            fields["max_attempts"] = 1
         if self.often(0.2):
-            said["fail_workflow"] = False
-        return self.shuffled(said)
+            fields["fail_workflow"] = False
+        return self.shuffled(fields)
 
     def following(self, depth: int, *, lists_only: bool = False) -> Any:
         made: list[Callable[[], Any]] = [
@@ -285,23 +283,23 @@ class Writer:
     def validate(self, depth: int) -> Any:
         if self.often(0.2):
             return self.shell("check")
-        said: Map = {"steps": [*self.handled(depth), {"shell": self.shell("check")}]}
+        fields: Map = {"steps": [*self.handled(depth), {"shell": self.shell("check")}]}
         if self.often(0.6):
-            said = {"shell": self.shell("check")}
-        said["max_attempts"] = 1  # what only a second round would know is not judged
+            fields = {"shell": self.shell("check")}
+        fields["max_attempts"] = 1  # names known only in a second round are not compared
         if self.often(0.2):
-            said["result_file"] = "r" + self.text()
+            fields["result_file"] = "r" + self.text()
         if self.often(0.8):
             done = self.pick((self.following, lambda depth, **_: {"steps": self.handled(depth)}))
-            said["on_incomplete"] = done(depth, lists_only=True)
+            fields["on_incomplete"] = done(depth, lists_only=True)
         if self.often(0.3):
-            said["fail_workflow"] = False
-        return said
+            fields["fail_workflow"] = False
+        return fields
 
     # ── texts and names ──────────────────────────────────────────────────
 
     def shell(self, prints: str = "") -> str:
-        """Its second word says what it prints."""
+        """A command whose second word defines what it prints."""
         self.count += 1
         return f"say {prints or self.pick(FORMATS)} {self.text()}"
 
@@ -330,9 +328,9 @@ class Writer:
         self.own.add(name)
         return name
 
-    def shuffled(self, said: Map) -> Map:
-        """Where a field stands in its map means nothing; but for commands, which are done in their order."""
-        entries = list(said.items())
+    def shuffled(self, fields: Map) -> Map:
+        """Shuffle the fields of a map; only commands keep their order, because they run in it."""
+        entries = list(fields.items())
         self.chance.shuffle(entries)
         return dict(entries)
 

@@ -1,4 +1,4 @@
-"""A tool that prints for ever: whatever it prints, memory stays bounded and half an answer is no answer.
+"""A tool that prints without end: memory stays bounded, and the call fails.
 
 A tool prints gigabytes on both streams, through the same call as every tool.  The
 call has to fail, the file that it names has to stay within its bound, and this
@@ -22,7 +22,7 @@ SOURCE: Final = Path(__file__).parents[2] / "src"
 KEPT: Final = 16 << 20
 """Bytes of each stream that are kept in memory."""
 ROOM: Final = 6 * KEPT
-"""What the process may grow by: two streams, and copies of them on their way."""
+"""The most bytes that the process may grow by: two streams, and temporary copies of them."""
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def attack(folder: str, printed: int) -> tuple[int, list[str]]:
-    """How much this process grew, and what did not hold."""
+    """Return the growth of this process, and the broken rules."""
     from plait.adapters.process.process import MAX_OVERFLOW, call_process
     from plait.tools.invocation import CallLimits, ProcessCall
 

@@ -1,4 +1,4 @@
-"""Symbolic links against a space: whatever is swapped meanwhile, no byte from outside is read.
+"""Symbolic links against a space: no byte from outside is read, even while files are swapped.
 
 Another process exchanges a folder and a file of a space for links that lead
 outside, as fast as it can, while we read the same path through both ways of
@@ -52,21 +52,21 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as top:
         for what in ("folder", "file"):
             for way in READERS:
-                tally = attack(Path(top) / f"{what}-{way}", what, way, rounds)
-                print(f"{what} exchanged, {way}: {rounds:,} reads, {dict(tally)}")
-                lost += tally["outside"]
+                counts = attack(Path(top) / f"{what}-{way}", what, way, rounds)
+                print(f"{what} exchanged, {way}: {rounds:,} reads, {dict(counts)}")
+                lost += counts["outside"]
     print(f"{lost} reads brought bytes from outside")
     return 1 if lost else 0
 
 
 def attack(top: Path, what: str, way: str, rounds: int) -> Counter[str]:
-    """What so many reads brought."""
+    """Count the results of some reads."""
     root = prepared(top)
-    tally: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with swapping(root, what):
         for _ in range(rounds):
-            tally[outcome(str(root), way)] += 1
-    return tally
+            counts[outcome(str(root), way)] += 1
+    return counts
 
 
 def prepared(top: Path) -> Path:

@@ -1,9 +1,8 @@
-"""Hostile process trees against the guardian: after a timeout, a cancel, a signal or a kill, nobody is left.
+"""Hostile process trees against the guardian: no process is left after a timeout, a cancel, a signal or a kill.
 
-A tree of twelve processes that do all they can to stay (see `FORMS`) is run by a
-Plait of its own, which is then interrupted in one of five ways.  Whoever of the
-tree is still there after the grace and one second is a survivor, and the attack
-has won.  Survivors are found by a token on their command lines, which is nothing
+A Plait runs a tree of twelve processes that do all they can to stay (see `FORMS`),
+and is then interrupted in one of five ways.  A process of the tree that is still
+alive after the grace and one second is a survivor, and the attack has won.  Survivors are found by a token on their command lines, which is nothing
 that the guardian knows about.
 
     python tests/attack/process_attack.py [--runs 100] [--parallel 4]
@@ -166,13 +165,13 @@ except ProcessError as error:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One attack, and what was left of it."""
+    """One attack and its survivors."""
 
     way: str
     stood: bool
-    """The whole tree was there before it was ended."""
+    """Whether the whole tree was running before it was ended."""
     seconds: float
-    """From the end to the moment that nobody was left."""
+    """Seconds from the end until no process was left."""
     survivors: int
 
 
@@ -198,12 +197,12 @@ def main() -> int:
             f"  slowest {slowest:.2f} s of {GRACE + 1:.2f}",
             flush=True,
         )
-    print("SURVIVORS: the guarantee does not hold" if lost else "nobody is left")
+    print("SURVIVORS: the guarantee does not hold" if lost else "no process is left")
     return 1 if lost else 0
 
 
 def attack(way: str, *, limit: float = GRACE + 1) -> Attack:
-    """Let a tree grow, end it in this way, and count who is left after the limit."""
+    """Start a tree, end it in this way, and count the processes left after the limit."""
     token = f"hostile-{uuid.uuid4().hex}"
     with engine(way, token) as running:
         stood = b"ready" in line_of(running)
@@ -242,7 +241,7 @@ def line_of(running: subprocess.Popen[bytes]) -> bytes:
 
 
 def tree_of(token: str, engine: int) -> list[int]:
-    """Processes that bear the token, but for the Plait that runs them."""
+    """Processes with the token, except the Plait that runs them."""
     return [
         pid
         for pid, words in command_lines()
@@ -257,12 +256,12 @@ def command_lines() -> Iterator[tuple[int, list[str]]]:
                 line = Path("/proc", name, "cmdline").read_bytes()
             except OSError:
                 continue
-            if line:  # the dead have none
+            if line:  # a dead process has none
                 yield int(name), line.decode("utf-8", "replace").split("\0")
 
 
 def until(condition: Callable[[], bool], deadline: float) -> float:
-    """When a condition came true, or when we gave up."""
+    """Wait for a condition; return the time at which it held or the wait ended."""
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return time.monotonic()

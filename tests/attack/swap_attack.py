@@ -1,7 +1,7 @@
 """Files exchanged between check and start: what was verified is what runs.
 
 Tools, the files that they load and a file of config/ that one asks for are signed by a
-trusted key, in a project that nobody trusts: a tool with an anchor, a script and a
+trusted key, in an untrusted project: a tool with an anchor, a script and a
 function with files in their folders.  Another process exchanges all of them for other
 ones, by renaming, by writing in place, by leaving out the signature and by taking the
 file away, as fast as it can, while we call the tools.  A call may run the signed bytes,
@@ -114,14 +114,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1000)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as top:
-        tally = attack(Path(top), rounds)
-    print(f"{rounds:,} calls: {dict(tally)}")
-    print(f"{tally['other']} calls ran something else than the signed bytes")
-    return 1 if tally["other"] else 0
+        counts = attack(Path(top), rounds)
+    print(f"{rounds:,} calls: {dict(counts)}")
+    print(f"{counts['other']} calls ran something else than the signed bytes")
+    return 1 if counts["other"] else 0
 
 
 def attack(top: Path, rounds: int) -> Counter[str]:
-    """What so many calls came to."""
+    """Count the results of some calls."""
     from plait.app.toolbox import _perform
     from plait.core.errors import PlaitError
     from plait.tools.call import call_tool
@@ -152,20 +152,20 @@ def attack(top: Path, rounds: int) -> Counter[str]:
         home=str(top),
         perform=_perform,
     )
-    tally: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with swapping(project / ".ai"):
         for number in range(rounds):
             tool, good = list(CALLS.items())[number % len(CALLS)]
             try:
                 result = call_tool(toolbox, tool, {})
             except PlaitError as error:
-                tally[f"{tool} refused: {error.code}"] += 1
+                counts[f"{tool} refused: {error.code}"] += 1
                 continue
             if "=evil" in f"{result.data} {result.error}":
-                tally["other"] += 1
+                counts["other"] += 1
             else:
-                tally[f"{tool} {'good' if result.data == good else 'missed a file'}"] += 1
-    return tally
+                counts[f"{tool} {'good' if result.data == good else 'missed a file'}"] += 1
+    return counts
 
 
 def prepared(top: Path) -> tuple[Path, Path]:
@@ -185,16 +185,16 @@ def sign_all(project: Path, trust: Trust) -> None:
     trust.store.add(key.public, owner="me", origin="attack")
     for place in FILES:
         path = project / ".ai" / place
-        said = {
+        fields = {
             "kind": "tool" if place.startswith("tools/") else "config",
             "item_id": place.removeprefix("tools/").removesuffix(path.suffix),
             "extension": path.suffix,
         }
         if path.suffix == ".txt":
-            signature = sign_detached(path.read_bytes(), key=key, now=SIGNED_AT, **said)
+            signature = sign_detached(path.read_bytes(), key=key, now=SIGNED_AT, **fields)
             path.with_name(f"{path.name}.sig").write_bytes(signature)
         else:
-            path.write_bytes(sign_bytes(path.read_bytes(), key=key, now=SIGNED_AT, **said))
+            path.write_bytes(sign_bytes(path.read_bytes(), key=key, now=SIGNED_AT, **fields))
 
 
 @contextmanager

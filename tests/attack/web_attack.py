@@ -1,4 +1,4 @@
-"""Attacks on `plait web` and `plait mcp --http` while a run is going on: each is refused, the run is not harmed.
+"""Attacks on `plait web` and `plait mcp --http` while a run is going on: each is refused, and the run is not harmed.
 
 Other names for the server (DNS rebinding), requests of other sites, frames, paths that lead out,
 huge and slow requests, headers with line ends, links that were used, a thousand connections.  After
@@ -47,7 +47,7 @@ DISCOVER: Final = (
 
 
 class Target:
-    """A server, with what its owner knows."""
+    """A server, with the secrets of its owner."""
 
     def __init__(self, name: str, port: int, secret: str, link: str, pid: int, run: str) -> None:
         self.name = name
@@ -63,9 +63,9 @@ class Target:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
 
     def send(self, data: bytes) -> bytes:
-        """The whole answer; the server closes."""
+        """Return the complete response, up to the close by the server."""
         with self.connect() as connection:
-            with suppress(OSError):  # it was refused before all was sent
+            with suppress(OSError):  # the server may refuse before everything is sent
                 connection.sendall(data)
             return read_all(connection)
 
@@ -83,7 +83,7 @@ class Target:
         return self.send("\r\n".join([*head, "", ""]).encode("latin-1") + body)
 
     def knock(self, *lines: str, host: str = "") -> bytes:
-        """A request that the owner would get an answer to."""
+        """A request that the server answers to its owner."""
         if self.name == "web":
             return self.ask("/", "GET", *lines, host=host)
         kinds = ("Content-Type: application/json", "Accept: application/json, text/event-stream")
@@ -161,7 +161,7 @@ def cross_site(target: Target) -> list[str]:
 
 
 def cookie(target: Target) -> str:
-    """Of a browser that has come in by the link of this server; a program has none."""
+    """The cookie of a browser that used the link of this server; programs have none."""
     if target.name == "web":
         return target.secret
     return target.secret.replace("Authorization: Bearer ", "Cookie: plait=")
@@ -326,7 +326,7 @@ def plait(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def attack(folder: Path, count: int, *, with_slow: bool = True) -> list[str]:
-    """What was not refused."""
+    """Return what was not refused."""
     project = folder / "project"
     (project / ".ai").mkdir(parents=True)
     (folder / "home").mkdir()

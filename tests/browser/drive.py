@@ -73,7 +73,7 @@ class Browser:
         self.wait(script, [selector, text])
 
     def require_clean(self, origin: str) -> None:
-        """Nothing was reported, and nobody else was asked."""
+        """No error was reported, and no other host was contacted."""
         taken = self.do("take")
         assert taken["problems"] == []
         others = [

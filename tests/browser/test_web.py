@@ -521,7 +521,7 @@ def test_a_page_that_was_refused_connects_again(
         browser.do("take")  # Chromium reports each 401
 
 
-def test_a_page_that_nobody_sees_keeps_no_connection(
+def test_a_hidden_page_keeps_no_connection(
     browser: Browser, project: Path, environment: dict[str, str]
 ) -> None:
     """A browser has six to a server: with as many tabs in the background the next page would hang."""
@@ -858,7 +858,7 @@ def test_an_exported_run_is_for_everybody(
     assert [url for url in browser.do("take")["requests"] if not url.startswith("file:")] == []
 
 
-def test_a_conversation_is_for_everybody(
+def test_an_agent_session_is_accessible(
     browser: Browser, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """The turns of an agent, its tool calls and their results, and the tasks of an ensemble."""

@@ -189,7 +189,7 @@ def test_a_version_is_in_its_range(world: World, row: Mapping[str, Any]) -> None
     assert check_pairs(world.chain())[0].version_ok is row["ok"]
 
 
-def test_a_version_that_is_not_said_is_a_warning(world: World) -> None:
+def test_a_missing_version_is_a_warning(world: World) -> None:
     world.item("project", "tool", executor_id="runtime", version=None)
     world.item("project", "runtime", child_constraints={"tool": {"min_version": "1.0"}})
     pair = validate(world.chain())[0]
@@ -442,7 +442,7 @@ def test_a_file_that_has_gone_is_noticed(world: World) -> None:
         chains.get("tool")
 
 
-def test_what_has_just_changed_is_not_remembered(world: World) -> None:
+def test_what_has_just_changed_is_not_cached(world: World) -> None:
     path = world.item("project", "tool")
     now = path.stat().st_ctime_ns / 1e9
     chains = Chains(world.spaces, ItemCache(), clock=lambda: now + 0.01)

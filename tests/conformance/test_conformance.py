@@ -341,8 +341,8 @@ def test_every_row_names_its_document_and_says_what_must_come_out() -> None:
         assert row.seed in DOCUMENTS, row.id
     for row in TEMPLATES:
         assert row.profile in PROFILES, row.id
-        said = [row.expect is not NOTHING, row.error is not None]
-        assert sum(said) == 1 or (sum(said) == 0 and row.hides), row.id
+        expectations = [row.expect is not NOTHING, row.error is not None]
+        assert sum(expectations) == 1 or (sum(expectations) == 0 and row.hides), row.id
     for prompt in PROMPTS:
         assert (prompt.expect is NOTHING) == (prompt.missing is not None), prompt.id
     for shell in SHELLS:
@@ -352,7 +352,7 @@ def test_every_row_names_its_document_and_says_what_must_come_out() -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [(True, 1), (3, 3.0), ("3", 3), (None, ""), ([], {}), ({"a": 1}, {"a": True})]
 )
-def test_the_comparison_tells_types_apart(one: object, other: object) -> None:
+def test_the_comparison_distinguishes_types(one: object, other: object) -> None:
     assert typed(one) != typed(other)
     assert typed(one) == typed(one)
 

@@ -64,7 +64,7 @@ def test_a_task_in_python_says_what_the_row_says(row: Row) -> None:
 
 
 def in_files(row: Row) -> bool:
-    """A file has texts, and whoever runs it gives names."""
+    """A file has texts, and the caller gives names."""
     return bool(row.template) and isinstance(row.inputs, dict | None)
 
 

@@ -68,8 +68,8 @@ def test_a_run_gives_what_the_row_says(
     warnings = [str(found.problem.what) for found in place.check() if found.severity == "warning"]
     _assert_holds(warnings, row.warns)
     if row.refused is not None:
-        said = place.refusal(**_options(row))
-        assert [part for part in row.refused if part not in said] == [], said
+        message = place.refusal(**_options(row))
+        assert [part for part in row.refused if part not in message] == [], message
         return
     ran = place.run(**_options(row))
     assert [part for part in row.message if part not in ran.message] == [], ran.message
@@ -94,10 +94,10 @@ def _options(row: Row) -> dict[str, Any]:
     return {"inputs": row.inputs, "strict": row.strict, "profile": row.profile}
 
 
-def _assert_holds(said: list[str], parts: list[str]) -> None:
+def _assert_holds(lines: list[str], parts: list[str]) -> None:
     """One sentence for each of the parts, and no more."""
-    assert len(said) == len(parts), said
-    assert [part for part in parts if not any(part in one for one in said)] == [], said
+    assert len(lines) == len(parts), lines
+    assert [part for part in parts if not any(part in one for one in lines)] == [], lines
 
 
 def _chosen(ran: Ran, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -109,9 +109,9 @@ def _placed(expected: Any, place: Place) -> Any:
     """With the folder and the commit that only this project has."""
     match expected:
         case str():
-            said = expected.replace("<project>", str(place.root))
+            text = expected.replace("<project>", str(place.root))
             return (
-                said.replace("<head>", place.git("rev-parse", "HEAD")) if "<head>" in said else said
+                text.replace("<head>", place.git("rev-parse", "HEAD")) if "<head>" in text else text
             )
         case list():
             return [_placed(one, place) for one in expected]

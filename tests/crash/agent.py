@@ -1,12 +1,12 @@
-"""Kills at random moments of an agent with tools: what is recorded is neither asked nor called again.
+"""Kills at random moments of an agent with tools: no recorded turn or tool call is repeated.
 
-A model that is played back asks for two calls in each of twelve turns; the tool writes to a ledger
-that the engine never opens.  Engines are killed, and the run is resumed until it ends.  Then must hold:
+A replayed model requests two calls in each of twelve turns; the tool writes to a ledger
+that the engine never opens.  Engines are killed, and the run is resumed until it ends.  Then these rules must hold:
 
-    A    no call that was recorded when an engine died was begun again
-    B    every call was made, and the answer is the one of a run that nothing happened to
-    C    no answer that was recorded was asked for again
-    D    per death, no more calls were repeated than may run at a time
+    A    no call that was recorded when an engine died was started again
+    B    every call was made, and the answer is that of an undisturbed run
+    C    no recorded turn was repeated
+    D    per death, at most as many calls were repeated as may run at a time
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ limits: {turns: 40}
 Begin.
 """
 TOOL: Final = '''\
-"""Write to the ledger: when a call begins, and when it ends."""
+"""The tool: it writes to the ledger when a call starts and ends."""
 import os, time
 __executor_id__ = "core/runtimes/python/function"
 __version__ = "1.0.0"
@@ -60,14 +60,14 @@ def execute(params, project_path):
 @dataclass(frozen=True, slots=True)
 class Death:
     lines: int
-    """Of the ledger."""
+    """The number of ledger lines."""
     recorded: frozenset[str]
-    """Calls of which the journal knew the end."""
+    """The calls whose end was recorded."""
 
 
 @dataclass(slots=True)
 class Agent:
-    """A project with a directive, and what happened to its engines."""
+    """A project with a directive, and the deaths of its engines."""
 
     folder: Path
     flaw: str = ""
@@ -88,7 +88,7 @@ class Agent:
     # ── engines ──────────────────────────────────────────────────────────
 
     def is_killed(self, lines: int, delay: float) -> bool:
-        """Start an engine, and kill it when it has added so many lines; False if it was through before."""
+        """Start an engine and kill it after some ledger lines; False if it finished before."""
         engine = self._engine()
         before, limit = len(self.ledger()), time.monotonic() + LIMIT
         while (
@@ -107,10 +107,10 @@ class Agent:
         return killed
 
     def to_the_end(self) -> str:
-        """What it says when it is resumed for the last time, and its exit code."""
+        """Resume the run for the last time; return the output and exit code if it failed."""
         engine = self._engine()
-        said = engine.communicate(timeout=LIMIT)[0]
-        return f"exit {engine.returncode}: {said[-300:]}" if engine.returncode else ""
+        output = engine.communicate(timeout=LIMIT)[0]
+        return f"exit {engine.returncode}: {output[-300:]}" if engine.returncode else ""
 
     def _engine(self) -> subprocess.Popen[str]:
         flaw = ["--flaw", self.flaw] if self.flaw else []
@@ -139,7 +139,7 @@ class Agent:
         return file.read_text().splitlines() if file.exists() else []
 
     def _runs(self) -> list[str]:
-        """Those that were really begun: a folder without an event is no run yet."""
+        """The runs that really started: a folder without an event is no run yet."""
         return [one.id for one in Runs(str(self.project)).list() if one.file]
 
     def _recorded_calls(self) -> frozenset[str]:
@@ -203,7 +203,7 @@ def _number(path: str) -> str:
 
 
 def _script() -> list[object]:
-    """Each question is known by its last message, so that an engine that begins anew finds its answer."""
+    """Each request is matched by its last message, so a restarted engine finds its response."""
     asks = ["Begin.", *(f"noted {turn}.2" for turn in range(1, TURNS + 1))]
     wants = [
         {"text": f"turn {turn}", "uses": [{"name": "crash__note", "arguments": {"n": f"{turn}.{call}"}} for call in (1, 2)]}
@@ -214,7 +214,7 @@ def _script() -> list[object]:
 
 
 def moment(chance: random.Random) -> tuple[int, float]:
-    """Lines of the ledger, and seconds after them: while it starts, or at work."""
+    """A random kill point, as ledger lines plus seconds: during the start or during the work."""
     if chance.random() < 0.2:
         return 0, chance.uniform(0, 0.5)
     return chance.randrange(1, 12), chance.uniform(0, 0.02)

@@ -1,7 +1,7 @@
-"""What must hold of a run that died and was resumed, however often.
+"""The rules for a run that died and was resumed any number of times.
 
-The ledger is written by the steps themselves and never opened by the engine; the
-journal is read when no engine is alive.  What the two say of each other decides.
+The steps write the ledger, and the engine never opens it; the journal is read when
+no engine is alive.  The rules compare the two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAP = "map/item:"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`START map/item:i07/work`: a step began, by its own account."""
+    """A line of the ledger, such as `START map/item:i07/work`."""
 
     what: str
     path: str
@@ -23,17 +23,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How things stood when an engine was dead and nobody of the run was left."""
+    """The ledger and the journal after an engine had died with all its processes."""
 
     lines: int
-    """So long was the ledger."""
+    """The number of ledger lines."""
     recorded: frozenset[str]
-    """Paths that the journal called finished."""
+    """The paths of the steps that the journal had recorded as finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journaled:
-    """A step that the journal calls finished."""
+    """A step that is recorded as finished."""
 
     path: str
     kind: str
@@ -42,22 +42,22 @@ class Journaled:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All that happened to one run."""
+    """Everything that happened to one run."""
 
     items: Sequence[str]
     parallel: int
     ledger: Sequence[Line]
     deaths: Sequence[Death]
     journal: Sequence[Journaled]
-    """Of the end, in its order; a step that was recorded twice is in it twice."""
+    """The final journal in order; a step that was recorded twice is in it twice."""
     result: bytes | None
     expected: bytes
     faults: Sequence[str] = field(default=())
-    """What went wrong at sight: a file that is not sound, a process that was left, an exit code."""
+    """Faults seen directly: a damaged file, a leftover process, a wrong exit code."""
 
 
 def ledger_lines(text: str) -> list[Line]:
-    """Every line is one write of its own, so that even a kill leaves whole ones."""
+    """Parse the ledger.  Each line was one write, so a kill leaves only whole lines."""
     return [Line(*line.split(" ", 1)) for line in text.splitlines()]
 
 
@@ -72,7 +72,7 @@ def violations(story: Story) -> list[str]:
 
 
 def extra_starts(ledger: Iterable[Line]) -> int:
-    """How many steps of items were begun once more than needed."""
+    """Count the unneeded starts of item steps."""
     return sum(count - 1 for path, count in _starts(ledger).items() if path.startswith(MAP))
 
 

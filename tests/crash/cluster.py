@@ -1,7 +1,7 @@
 """The same map on a Dask cluster whose parts are killed: the engine, workers, the scheduler.
 
-The cluster is one of real processes on this host, so the project is shared.  An item is recorded as
-a whole, so that a death may repeat all steps of the items that were under way.
+The cluster is made of real processes on this host, so the project is shared.  An item is recorded as
+a whole, so a death may repeat all steps of the items in progress.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from crash.checks import Death, Story, violations
 from crash.cluster_parts import Nursery, Part
 from crash.scene import GRACE, LIMIT, SOURCE, Engine, Failed, Scene, read_aside, wait_for
-from crash.verdict import Death, Story, violations
 
 STEPS: Final = 2
-"""Of an item."""
+"""The steps of an item."""
 WORKERS: Final = 2
 START_LIMIT: Final = 30.0
 QUIET: Final = 0.5
-"""Seconds without a process of the run, until none will come."""
+"""Seconds without a process of the run after which no new one can start."""
 ENGINE: Final = ("engine",)
 WORKER: Final = ("worker", "stopped worker")
 SCHEDULER: Final = ("scheduler",)
 VICTIMS: Final = (*ENGINE, *WORKER, *SCHEDULER)
 STALL: Final = "10s"
-"""What the flow says: less than the limit after which a wait is a failure of its own."""
+"""The timeout in the flow: below the limit after which a wait is a failure."""
 NURSERY: Final = Nursery(SOURCE)
 
 
@@ -68,7 +68,7 @@ class Cluster:
         self.workers.append(self._started("dask_worker", f"tcp://{self.address}", *arguments))
 
     def kill_worker(self, chance: Random, *, stopped: float = 0.0) -> None:
-        """One dies, after it was stopped for some seconds, and another joins late."""
+        """Kill one worker after a stop of some seconds, and start another one later."""
         victim = self.workers.pop(chance.randrange(len(self.workers)))
         if stopped:
             victim.send_signal(signal.SIGSTOP)
@@ -78,7 +78,7 @@ class Cluster:
         self.add_worker()
 
     def restart(self) -> None:
-        """The scheduler dies, its workers end, and there is a new one at the same address."""
+        """Kill the scheduler with its workers, and start new ones at the same address."""
         assert self.scheduler is not None
         self.scheduler.kill()
         self.scheduler.wait()
@@ -123,8 +123,8 @@ class ClusterScene(Scene):
         )
         self.port = self.port or _free_port()
 
-    def command(self, *world: str) -> list[str]:
-        command = Scene.command(self, *world)
+    def command(self, *engine_options: str) -> list[str]:
+        command = Scene.command(self, *engine_options)
         where = ["--backend", f"dask://127.0.0.1:{self.port}"] if "run" in command else []
         return [*command, *where]
 
@@ -138,11 +138,11 @@ class ClusterScene(Scene):
             cluster.stop()
 
     def processes(self) -> list[int]:
-        """Without the cluster, which stays."""
+        """The processes of the run, without those of the cluster."""
         return [pid for pid in Scene.processes(self) if _is_of_the_run(pid)]
 
-    def expect_nobody(self) -> None:
-        """Workers hear of a death a moment later, and may have begun another step by then."""
+    def require_no_process(self) -> None:
+        """Require that no process is left, a moment later: until then workers may start another step."""
         seen = [time.monotonic()]
 
         def is_quiet() -> bool:
@@ -151,10 +151,10 @@ class ClusterScene(Scene):
             return time.monotonic() - seen[0] > QUIET
 
         wait_for(is_quiet, GRACE + 1)
-        Scene.expect_nobody(self)
+        Scene.require_no_process(self)
 
     def notes(self) -> list[str]:
-        """What the run said about its cluster."""
+        """The messages of the run about its cluster."""
         found: list[str] = []
         for run in self.run_folders():
             with read_aside(run) as journal:
@@ -163,12 +163,12 @@ class ClusterScene(Scene):
         return found
 
     def note_kill(self) -> None:
-        """Something but the engine was killed: what is recorded now is not begun again."""
+        """Record the death of a cluster part: steps recorded by now must not start again."""
         recorded = frozenset(step.path for step in self.journal())
         self.deaths.append(Death(len(self.ledger()), recorded))
 
     def violations(self, expected: bytes) -> list[str]:
-        self.expect_nobody()
+        self.require_no_process()
         result = self.project / "result.json"
         return violations(
             Story(
@@ -187,7 +187,7 @@ class ClusterScene(Scene):
 def play(
     scene: ClusterScene, chance: Random, kills: int, *, victims: Sequence[str] = VICTIMS
 ) -> None:
-    """Kill this and that until it was enough; the run goes on to its end."""
+    """Kill random victims until there were enough kills, then finish the run."""
     with scene.cluster() as cluster:
         while len(scene.deaths) < kills:
             with scene.engine() as engine:
@@ -207,7 +207,7 @@ def _killed_with(
     kills: int,
     victims: Sequence[str],
 ) -> bool:
-    """Was it the engine that was killed?  If not, it may go on."""
+    """Whether the engine was the victim.  If not, it continues."""
     while len(scene.deaths) < kills and _has_lines(scene, engine, chance.randrange(1, 24)):
         match chance.choice(victims):
             case "engine":
@@ -224,7 +224,7 @@ def _killed_with(
 
 
 def _has_lines(scene: ClusterScene, engine: Engine, more: int) -> bool:
-    """As the scene's; but a run that hangs is found here, and what it said of itself is told."""
+    """As `Scene.engine`, but a hanging run is found here and its output is reported."""
     wanted, limit = len(scene.ledger()) + more, patience()
     if not wait_for(lambda: not engine.is_running or len(scene.ledger()) >= wanted, limit):
         raise Failed(
@@ -234,7 +234,7 @@ def _has_lines(scene: ClusterScene, engine: Engine, more: int) -> bool:
 
 
 def patience() -> float:
-    """Seconds until a wait is a failure, on this machine with what else it has to do now."""
+    """Seconds until a wait is a failure, on this machine under its current load."""
     return LIMIT * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 

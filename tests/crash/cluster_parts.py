@@ -1,7 +1,7 @@
 """Starts parts of a Dask cluster quickly: everything is imported once, and each part is a fork of this process.
 
-A part is a process of its own that runs the very `main` of `dask scheduler` or `dask worker`.  Importing takes
-a second of computing each time, and a harness that kills hundreds of them cannot wait for that.
+A part is a process that runs the `main` of `dask scheduler` or `dask worker`.  Importing them takes a second
+of computing each time, which is too slow for a harness that kills hundreds of them.
 
     stdin:  {"program": "dask_worker", "arguments": […], "env": {…}, "folder": "…"}    a line each
     stdout: the process id of the part, a line each
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(slots=True)
 class Nursery:
-    """The process that forks; it ends with its stdin, and its parts are ended by whoever started them."""
+    """The process that forks.  It ends with its stdin; the caller ends the parts."""
 
     source: Path
     _process: subprocess.Popen[str] | None = None
@@ -84,7 +84,7 @@ class Nursery:
 def main() -> None:
     programs = {name: import_module(f"distributed.cli.{name}").main for name in PROGRAMS}
     import_module("plait.app.remote.worker")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for parts
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # parts are not waited for
     assert threading.active_count() == 1, "a fork would lose threads"
     for line in sys.stdin:
         order = json.loads(line)

@@ -2,16 +2,16 @@
 
 A map of 60 items, 4 at a time, between a setup and a reduce; every step writes to a
 ledger that the engine never opens.  Engines are ended in all the ways below, and the
-run is resumed until it ends.  Then must hold:
+run is resumed until it ends.  Then these rules must hold:
 
-    A    no step that was recorded when an engine died was begun again
+    A    no step that was recorded when an engine died was started again
     B    every item is recorded once, as done
-    C    reduce wrote the same bytes as in a run that nothing happened to
-    D    per death, no more steps were repeated than may run at a time
+    C    reduce wrote the same bytes as in an undisturbed run
+    D    per death, at most as many steps were repeated as may run at a time
     E    the journal was sound after every death
     F    a second engine was refused while the first one worked
     G13  no process of the run was left after a death
-    G16  what was reported as finished would have survived a power cut
+    G16  every step reported as finished would have survived a power cut
 
 Controls are engines with a flaw; the harness must find it.
 
@@ -40,6 +40,7 @@ from typing import Final
 
 from crash import cluster, power
 from crash.agent import Agent, moment
+from crash.checks import extra_starts
 from crash.edits import edited
 from crash.mcp import McpScene
 from crash.mcp import play as play_mcp
@@ -56,7 +57,6 @@ from crash.scene import (
 )
 from crash.trees import Trees
 from crash.trees import moment as moment_of_trees
-from crash.verdict import extra_starts
 from plait.adapters.store import Runs
 from plait.adapters.store.run_info import read_run_info
 from plait.core.errors import JournalError
@@ -64,7 +64,7 @@ from plait.core.errors import JournalError
 WORKERS: Final = 2
 DAYS: Final = 86_400
 REFUSED: Final = ("has been working on run", "began to work on run")
-"""What a second engine hears: who the first one is, or, if that has said nothing yet, that there is one."""
+"""How a second engine is refused: with the owner of the run or, before that is known, because there is one."""
 STOPPING: Final = '"event":"stopping"'
 STARTING: Final = 0.25
 """The share of kills that come while an engine starts."""
@@ -76,15 +76,15 @@ SYSCALLS: Final = ("pwrite64", "fdatasync", "fsync", "rename", "mkdir", "unlink"
 
 
 @dataclass(slots=True)
-class Tally:
-    """What came of a way to end engines."""
+class Results:
+    """The results of one way to end engines."""
 
     name: str
     runs: int = 0
     deaths: int = 0
     extra: int = 0
     most_extra: float = 0.0
-    """Per death, of the worst run."""
+    """The highest number of extra starts per death in one run."""
     violations: list[str] = field(default_factory=list)
     skipped: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -106,12 +106,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where scenes play, and by which chance."""
+    """The folder of the scenes, their sizes and the random seed."""
 
     folder: Path
     kills: int = 200
     rounds: int = 5
-    """How often each way is tried, where it is not by kills."""
+    """How often ways run that do not count kills."""
     seed: int = 0
     items: int = 60
 
@@ -122,10 +122,12 @@ class Stage:
         parallel: int = 4,
         padding: int = 0,
         view: str = "--quiet",
-        world: Sequence[str] = (),
+        engine_options: Sequence[str] = (),
     ) -> Scene:
         made = tempfile.mkdtemp(dir=self.folder)
-        return Scene(Path(made, "scene"), items or self.items, parallel, padding, view, world)
+        return Scene(
+            Path(made, "scene"), items or self.items, parallel, padding, view, engine_options
+        )
 
     def expected(self, *, items: int | None = None, padding: int = 0) -> bytes:
         return _expected(self.folder, items or self.items, padding)
@@ -141,10 +143,10 @@ def _expected(folder: Path, items: int, padding: int) -> bytes:
 
 
 class NotPossible(Exception):
-    """The machine does not allow what is to be tried."""
+    """This machine cannot run the test."""
 
 
-Way = Callable[[Stage, Tally], None]
+Way = Callable[[Stage, Results], None]
 
 
 def main() -> int:
@@ -166,22 +168,28 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="plait-crash-") as folder:
         stage = Stage(Path(folder), options.kills, options.rounds, options.seed, options.items)
         _print_row("way", "runs", "deaths", "extra", "per death", "violations", "s")
-        results = [_reported(name, stage) for name in wanted]
-    print("all holds" if all(results) else "VIOLATIONS: the guarantees do not hold")
-    return 0 if all(results) else 1
+        all_held = [_reported(name, stage) for name in wanted]
+    print("all holds" if all(all_held) else "VIOLATIONS: the guarantees do not hold")
+    return 0 if all(all_held) else 1
 
 
 def _reported(name: str, stage: Stage) -> bool:
-    """Try one way and print its row; is everything as it must be?"""
+    """Run one way, print its row and return whether all rules hold."""
     began = time.monotonic()
-    tally = tried(name, stage)
-    found, seconds = tally.violations, f"{time.monotonic() - began:.0f}"
-    if tally.skipped:
-        print(f"{name:20} not tried: {tally.skipped}", flush=True)
+    results = tried(name, stage)
+    found, seconds = results.violations, f"{time.monotonic() - began:.0f}"
+    if results.skipped:
+        print(f"{name:20} not tried: {results.skipped}", flush=True)
         return True
-    worst = f"{tally.most_extra:.1f}"
+    worst = f"{results.most_extra:.1f}"
     _print_row(
-        name, str(tally.runs), str(tally.deaths), str(tally.extra), worst, str(len(found)), seconds
+        name,
+        str(results.runs),
+        str(results.deaths),
+        str(results.extra),
+        worst,
+        str(len(found)),
+        seconds,
     )
     good = bool(found) == (name in CONTROLS)
     for violation in found[:3] if name in CONTROLS else found[:20]:
@@ -195,35 +203,35 @@ def _print_row(name: str, *columns: str) -> None:
     print(f"{name:20}" + "".join(f"{column:>11}" for column in columns), flush=True)
 
 
-def tried(name: str, stage: Stage) -> Tally:
-    tally = Tally(name)
+def tried(name: str, stage: Stage) -> Results:
+    results = Results(name)
     try:
-        (WAYS | CONTROLS)[name](stage, tally)
+        (WAYS | CONTROLS)[name](stage, results)
     except Failed as error:
-        tally.blame(str(error))
+        results.blame(str(error))
     except NotPossible as error:
-        tally.skipped = str(error)
-    return tally
+        results.skipped = str(error)
+    return results
 
 
 # ── kills at random moments ──────────────────────────────────────────────
 
 
-def random_kills(stage: Stage, tally: Tally, *world: str) -> None:
-    """Runs, two at a time, until there were enough kills; each run goes on to its end."""
+def random_kills(stage: Stage, results: Results, *engine_options: str) -> None:
+    """Run two scenes at a time until there were enough kills; each run is resumed to its end."""
     expected = stage.expected()
     killed: list[Scene] = []
 
     def play(worker: int) -> None:
-        chance = stage.chance(tally.name, worker)
+        chance = stage.chance(results.name, worker)
         while len(killed) < stage.kills:
-            scene = stage.scene(world=world)
+            scene = stage.scene(engine_options=engine_options)
             while len(killed) < stage.kills and scene.is_killed(*_moment(chance)):
                 killed.append(scene)
             scene.expect_code(
                 scene.to_the_end(), 0
-            )  # which has nothing to do, if it is through already
-            tally.add(scene, expected)
+            )  # it has nothing to do if the run is already finished
+            results.add(scene, expected)
             shutil.rmtree(scene.folder)
 
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -231,17 +239,17 @@ def random_kills(stage: Stage, tally: Tally, *world: str) -> None:
 
 
 def _moment(chance: random.Random) -> tuple[int, float]:
-    """Lines of the ledger, and seconds after them: while it starts, or at work, however slow the machine is."""
+    """A random kill point, as ledger lines plus seconds: during the start or during the work."""
     if chance.random() < STARTING:
         return 0, chance.uniform(0, 0.6)
     return chance.randrange(1, 30), chance.uniform(0, 0.05)
 
 
-# ── signals that can be heard ────────────────────────────────────────────
+# ── signals that are handled ─────────────────────────────────────────────
 
 
-def signals(stage: Stage, tally: Tally) -> None:
-    """Once to stop, twice to stop at once; the exit code is 128 and the signal."""
+def signals(stage: Stage, results: Results) -> None:
+    """One signal stops, a second one stops at once; the exit code is 128 plus the signal."""
     expected = stage.expected()
     rows = [
         [signal.SIGTERM],
@@ -252,40 +260,40 @@ def signals(stage: Stage, tally: Tally) -> None:
     ]
 
     def play(numbers: list[signal.Signals]) -> None:
-        chance = stage.chance(tally.name, *numbers)
+        chance = stage.chance(results.name, *numbers)
         for _ in range(stage.rounds):
             scene = stage.scene(view="--json")
             for _ in range(2):
                 _stopped(scene, numbers, chance.randrange(1, stage.items))
             scene.expect_code(scene.to_the_end(), 0)
-            tally.add(scene, expected)
+            results.add(scene, expected)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(play, rows))
 
 
 RUN_DONE: Final = '"event":"run_ended","status":"done"'
-"""What an engine says that came to its end before a signal did."""
+"""Printed by an engine that finished before the signal arrived."""
 
 
 def _stopped(scene: Scene, numbers: Sequence[signal.Signals], lines: int) -> None:
     """Signal an engine when it has added so many lines to the ledger."""
     with scene.engine() as engine:
         if not scene.has_lines(engine, lines):
-            return  # on a machine that is busy with other things it was through before we looked
+            return  # on a busy machine the engine may finish first
         for number in numbers:
             _send(engine, number)
         ended = engine.ended()
-        scene.expect_code(ended, *([0] if RUN_DONE in ended.said else [128 + numbers[0]]))
+        scene.expect_code(ended, *([0] if RUN_DONE in ended.output else [128 + numbers[0]]))
     scene.note_death()
 
 
 def _send(engine: Engine, number: signal.Signals) -> None:
-    """Until it was heard: signals that wait together do not come in their order."""
-    before = engine.said().count(STOPPING)
+    """Send a signal and wait until it was handled: pending signals arrive in no fixed order."""
+    before = engine.read_output().count(STOPPING)
 
     def is_heard() -> bool:
-        return engine.said().count(STOPPING) > before or not engine.is_running
+        return engine.read_output().count(STOPPING) > before or not engine.is_running
 
     engine.send(number)
     wait_for(is_heard, LIMIT)
@@ -294,18 +302,20 @@ def _send(engine: Engine, number: signal.Signals) -> None:
 # ── one engine at a time ─────────────────────────────────────────────────
 
 
-def second_engine(stage: Stage, tally: Tally) -> None:
-    """Another is refused while one works; when that one is dead, nothing is in the way."""
+def second_engine(stage: Stage, results: Results) -> None:
+    """A second engine is refused while the first one works, and accepted when that one is dead."""
     expected = stage.expected()
 
     def play(number: int) -> None:
         scene = stage.scene()
-        _refused_while_one_works(scene, stage.chance(tally.name, number).randrange(1, stage.items))
-        # The number of the dead engine is that of another process now: ours.
+        _refused_while_one_works(
+            scene, stage.chance(results.name, number).randrange(1, stage.items)
+        )
+        # The pid of the dead engine now belongs to another process: ours.
         lock = scene.runs / str(scene.run) / "lock"
         lock.write_text(f'{{"pid": {os.getpid()}, "since": "2001-01-01 00:00:00"}}')
         _one_of_two_goes_on(scene)
-        tally.add(scene, expected)
+        results.add(scene, expected)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(play, range(stage.rounds)))
@@ -314,7 +324,7 @@ def second_engine(stage: Stage, tally: Tally) -> None:
 def _refused_while_one_works(scene: Scene, lines: int) -> None:
     with scene.engine() as first:
         scene.expect_lines(first, lines)
-        first.send(signal.SIGSTOP)  # so that it is not through before the other has started
+        first.send(signal.SIGSTOP)  # it must not finish before the second engine starts
         if not is_locked(scene.runs / str(scene.run)):
             scene.faults.append("F: an engine works without a lock")
         _expect_refused(scene, scene.to_the_end())
@@ -326,20 +336,20 @@ def _one_of_two_goes_on(scene: Scene) -> None:
     with scene.engine() as one, scene.engine() as other:
         first, second = sorted([one.ended(), other.ended()], key=lambda ended: ended.code)
     scene.expect_code(first, 0)
-    if second.code != 0:  # otherwise it came when the first was through
+    if second.code != 0:  # otherwise the first engine had already finished
         _expect_refused(scene, second)
 
 
 def _expect_refused(scene: Scene, ended: Ended) -> None:
-    if ended.code != 2 or not any(words in ended.said for words in REFUSED):
-        scene.faults.append(f"F: a second engine ended with {ended.code}: {ended.said[-300:]}")
+    if ended.code != 2 or not any(words in ended.output for words in REFUSED):
+        scene.faults.append(f"F: a second engine ended with {ended.code}: {ended.output[-300:]}")
 
 
 # ── disks ────────────────────────────────────────────────────────────────
 
 
-def file_size_limit(stage: Stage, tally: Tally) -> None:
-    """The journal may not grow beyond a limit; without the limit the run goes on."""
+def file_size_limit(stage: Stage, results: Results) -> None:
+    """The journal cannot grow beyond a limit; without the limit the run continues."""
     expected = stage.expected(items=FULL_ITEMS, padding=FULL_PADDING)
     for _ in range(stage.rounds):
         scene = stage.scene(items=FULL_ITEMS, padding=FULL_PADDING)
@@ -348,28 +358,28 @@ def file_size_limit(stage: Stage, tally: Tally) -> None:
         _expect_journal_error(scene, ended)
         scene.to_the_end(
             "--largest-file", str(FULL_LIMIT)
-        )  # comes further: the log was emptied meanwhile
+        )  # gets further: the log was checkpointed meanwhile
         scene.note_death()
         scene.expect_code(scene.to_the_end(), 0)
-        tally.add(scene, expected)
+        results.add(scene, expected)
 
 
 def _expect_journal_error(scene: Scene, ended: Ended) -> None:
-    """It says what is wrong with the journal, and how to go on."""
+    """Require an error that names the problem of the journal and how to continue."""
     if (
         ended.code != 1
-        or "the journal cannot be used" not in ended.said
-        or "plait resume" not in ended.said
+        or "the journal cannot be used" not in ended.output
+        or "plait resume" not in ended.output
     ):
-        scene.faults.append(f"G17: exit code {ended.code}, and it said: {ended.said[-300:]}")
+        scene.faults.append(f"G17: exit code {ended.code}, and it said: {ended.output[-300:]}")
 
 
-def full_disk(stage: Stage, tally: Tally) -> None:
-    """A small disk that fills up, and grows; in a name space of its own."""
-    _in_namespace(stage, tally, "full_disk", _full_disk)
+def full_disk(stage: Stage, results: Results) -> None:
+    """A small disk fills up and is enlarged, in its own mount namespace."""
+    _in_namespace(stage, results, "full_disk", _full_disk)
 
 
-def _full_disk(stage: Stage, tally: Tally) -> None:
+def _full_disk(stage: Stage, results: Results) -> None:
     expected = stage.expected(items=FULL_ITEMS, padding=FULL_PADDING)
     scene = stage.scene(items=FULL_ITEMS, padding=FULL_PADDING)
     disk = scene.project / ".ai"
@@ -381,15 +391,15 @@ def _full_disk(stage: Stage, tally: Tally) -> None:
         _expect_journal_error(scene, ended)
     _mount("-o", "remount,size=64m", str(disk))
     scene.expect_code(scene.to_the_end(), 0)
-    tally.add(scene, expected)
+    results.add(scene, expected)
 
 
-def read_only(stage: Stage, tally: Tally) -> None:
-    """The state of the project becomes read-only between two lives; in a name space of its own."""
-    _in_namespace(stage, tally, "read_only", _read_only)
+def read_only(stage: Stage, results: Results) -> None:
+    """The project state becomes read-only between two run attempts, in its own mount namespace."""
+    _in_namespace(stage, results, "read_only", _read_only)
 
 
-def _read_only(stage: Stage, tally: Tally) -> None:
+def _read_only(stage: Stage, results: Results) -> None:
     expected = stage.expected()
     scene = stage.scene()
     scene.kill_after(stage.items)
@@ -401,7 +411,7 @@ def _read_only(stage: Stage, tally: Tally) -> None:
     _expect_journal_error(scene, ended)
     _mount("-o", "remount,rw,bind", state)
     scene.expect_code(scene.to_the_end(), 0)
-    tally.add(scene, expected)
+    results.add(scene, expected)
 
 
 def _mount(*arguments: str) -> None:
@@ -410,10 +420,10 @@ def _mount(*arguments: str) -> None:
         raise NotPossible(f"mount: {done.stderr.strip()}")
 
 
-def _in_namespace(stage: Stage, tally: Tally, name: str, play: Way) -> None:
-    """Play in a process that may mount disks which nobody else sees."""
+def _in_namespace(stage: Stage, results: Results, name: str, play: Way) -> None:
+    """Run a way in a process with its own mount namespace."""
     if os.environ.get(NAMESPACE) == name:
-        play(stage, tally)
+        play(stage, results)
         return
     numbers = {"--rounds": stage.rounds, "--seed": stage.seed, "--items": stage.items}
     options = [
@@ -426,16 +436,16 @@ def _in_namespace(stage: Stage, tally: Tally, name: str, play: Way) -> None:
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True)
     except FileNotFoundError:
-        tally.skipped = "there is no unshare"
+        results.skipped = "there is no unshare"
         return
-    _take_over(tally, name, done.stdout, done.stderr)
+    _take_over(results, name, done.stdout, done.stderr)
 
 
 NAMESPACE: Final = "PLAIT_CRASH_NAMESPACE"
 
 
-def _take_over(tally: Tally, name: str, printed: str, errors: str) -> None:
-    """The row that another process printed."""
+def _take_over(results: Results, name: str, printed: str, errors: str) -> None:
+    """Take over the results from the row that another process printed."""
     lines = printed.splitlines()
     row = next((number for number, line in enumerate(lines) if line.startswith(name)), None)
     if row is None and errors.startswith("unshare:"):
@@ -445,21 +455,21 @@ def _take_over(tally: Tally, name: str, printed: str, errors: str) -> None:
     if "not tried" in lines[row]:
         raise NotPossible(lines[row].partition(": ")[2])
     runs, deaths, extra, worst, _, _ = lines[row].split()[1:]
-    tally.runs, tally.deaths, tally.extra, tally.most_extra = (
+    results.runs, results.deaths, results.extra, results.most_extra = (
         int(runs),
         int(deaths),
         int(extra),
         float(worst),
     )
-    tally.blame(*(line.strip() for line in lines[row + 1 :] if line.startswith("    ")))
+    results.blame(*(line.strip() for line in lines[row + 1 :] if line.startswith("    ")))
 
 
 # ── the n-th call of the system ──────────────────────────────────────────
 
 
-def syscalls(stage: Stage, tally: Tally) -> None:
-    """Killed at the n-th call of a kind by the main thread, which makes the run and its items here."""
-    if not _strace_works(tally):
+def syscalls(stage: Stage, results: Results) -> None:
+    """Kill the engine at the n-th system call of a kind in the main thread, which runs all items here."""
+    if not _strace_works(results):
         return
     expected = stage.expected(items=3)
 
@@ -469,10 +479,10 @@ def syscalls(stage: Stage, tally: Tally) -> None:
             before = _strace(name, number)
             if scene.to_the_end(before=before).code != 0:
                 scene.note_death()
-                scene.to_the_end(before=before)  # and once more, in the life that resumes
+                scene.to_the_end(before=before)  # and once more, in the run attempt that resumes
                 scene.note_death()
                 scene.expect_code(scene.to_the_end(), 0)
-            tally.add(scene, expected)
+            results.add(scene, expected)
             shutil.rmtree(scene.folder)
 
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -485,7 +495,7 @@ def _strace(name: str, when: int | str, what: str = "signal=KILL") -> list[str]:
 
 
 def _numbers(stage: Stage, name: str) -> list[int]:
-    """Calls to die at: those from the first that concerns the state of the project, a choice if many."""
+    """The calls to die at: from the first one on the project state, sampled if there are many."""
     scene = stage.scene(items=3, parallel=1)
     trace = scene.folder / "trace"
     scene.to_the_end(
@@ -498,18 +508,18 @@ def _numbers(stage: Stage, name: str) -> list[int]:
     return sorted({*chosen, *concerning[: stage.rounds]})
 
 
-def threads(stage: Stage, tally: Tally) -> None:
-    """Killed at the n-th write or sync of the journal by any thread, four items at a time, while resuming."""
-    if not _strace_works(tally):
+def threads(stage: Stage, results: Results) -> None:
+    """Kill the engine at the n-th write or sync of the journal in any thread, with four items at a time."""
+    if not _strace_works(results):
         return
     expected = stage.expected()
 
     def play(name: str) -> None:
         scene = stage.scene()
-        chance = stage.chance(tally.name, name)
+        chance = stage.chance(results.name, name)
         scene.kill_after(2)
         for _ in range(2 * stage.rounds):
-            # Each thread counts for itself, so low numbers come soon.
+            # strace counts per thread, so low numbers are reached soon.
             ended = scene.to_the_end(
                 before=_at_journal(scene, name, "signal=KILL", chance.randrange(1, 40))
             )
@@ -517,15 +527,15 @@ def threads(stage: Stage, tally: Tally) -> None:
             if ended.code == 0:
                 break
         scene.expect_code(scene.to_the_end(), 0)
-        tally.add(scene, expected)
+        results.add(scene, expected)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(play, ("pwrite64", "fdatasync")))
 
 
-def disk_errors(stage: Stage, tally: Tally) -> None:
-    """From the n-th write or sync on, the disk of the journal fails: an error that says so, and nothing lost."""
-    if not _strace_works(tally):
+def disk_errors(stage: Stage, results: Results) -> None:
+    """The disk fails from the n-th journal write or sync on: there is an error, and nothing is lost."""
+    if not _strace_works(results):
         return
     expected = stage.expected()
     rows = [(name, error) for name in ("pwrite64", "fdatasync") for error in ("EIO", "ENOSPC")]
@@ -533,7 +543,7 @@ def disk_errors(stage: Stage, tally: Tally) -> None:
     def play(row: tuple[str, str]) -> None:
         name, error = row
         scene = stage.scene()
-        chance = stage.chance(tally.name, row)
+        chance = stage.chance(results.name, row)
         scene.kill_after(2)
         for _ in range(stage.rounds):
             ended = scene.to_the_end(
@@ -544,14 +554,14 @@ def disk_errors(stage: Stage, tally: Tally) -> None:
                 break
             _expect_journal_error(scene, ended)
         scene.expect_code(scene.to_the_end(), 0)
-        tally.add(scene, expected)
+        results.add(scene, expected)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(play, rows))
 
 
 def _at_journal(scene: Scene, name: str, what: str, when: int | str) -> list[str]:
-    """What happens to the calls of all threads that concern the write-ahead log."""
+    """Inject faults into all calls on the write-ahead log."""
     return [
         *_strace(name, when, what),
         "-f",
@@ -560,26 +570,26 @@ def _at_journal(scene: Scene, name: str, what: str, when: int | str) -> list[str
     ]
 
 
-def _strace_works(tally: Tally) -> bool:
+def _strace_works(results: Results) -> bool:
     try:
         done = subprocess.run([*_strace("openat", 60_000), "true"], capture_output=True, text=True)
     except FileNotFoundError:
-        tally.skipped = "there is no strace"
+        results.skipped = "there is no strace"
         return False
     if done.returncode != 0:
-        tally.skipped = f"strace: {done.stderr.strip()[-200:]}"
+        results.skipped = f"strace: {done.stderr.strip()[-200:]}"
     return done.returncode == 0
 
 
 # ── power, and time ──────────────────────────────────────────────────────
 
 
-def power_cuts(stage: Stage, tally: Tally, *world: str) -> None:
-    """At each report of a finished step, what would be left if the power failed now; in two lives."""
-    if not _strace_works(tally):
+def power_cuts(stage: Stage, results: Results, *engine_options: str) -> None:
+    """At each report of a finished step, check what a power cut would leave; over two run attempts."""
+    if not _strace_works(results):
         return
     items = min(20, stage.items)
-    scene = stage.scene(items=items, view="--json", world=world)
+    scene = stage.scene(items=items, view="--json", engine_options=engine_options)
     disk, trace = power.Disk(), scene.folder / "trace"
     for is_first in (True, False):
         with scene.engine(before=[*power.STRACE, "-o", str(trace)]) as engine:
@@ -590,29 +600,29 @@ def power_cuts(stage: Stage, tally: Tally, *world: str) -> None:
         scene.note_death()
         with trace.open(encoding="ascii", errors="replace") as lines:
             reports, unsafe = power.unsafe_reports(disk, lines, scene.project, engine.output)
-        tally.blame(*unsafe)
+        results.blame(*unsafe)
         disk.survive_kill(scene.runs / str(scene.run))
-    if reports < items:  # of the last life, which ended by itself
-        tally.blame(f"G16: only {reports} steps were reported")
-    tally.add(scene, stage.expected(items=items))
+    if reports < items:  # of the last run attempt, which ended by itself
+        results.blame(f"G16: only {reports} steps were reported")
+    results.add(scene, stage.expected(items=items))
 
 
 def _traced_by(strace: int) -> int:
-    """The engine that strace has started."""
+    """The engine process that strace has started."""
     return int(Path(f"/proc/{strace}/task/{strace}/children").read_text().split()[0])
 
 
-def damaged_tails(stage: Stage, tally: Tally) -> None:
-    """The write-ahead log of a killed run is cut, changed or removed: that is said; put back, the run goes on."""
+def damaged_tails(stage: Stage, results: Results) -> None:
+    """A cut, changed or removed write-ahead log is reported; with the log back in place, the run continues."""
     expected = stage.expected()
 
     def play(number: int) -> None:
-        chance = stage.chance(tally.name, number)
+        chance = stage.chance(results.name, number)
         scene = stage.scene()
         while scene.is_killed(chance.randrange(5, 30), chance.uniform(0, 0.1)):
             for fault in _faults_of_tail(scene, chance):
-                tally.blame(fault)
-        tally.add(scene, expected)
+                results.blame(fault)
+        results.add(scene, expected)
         shutil.rmtree(scene.folder)
 
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -627,7 +637,7 @@ def _faults_of_tail(scene: Scene, chance: random.Random) -> Iterator[str]:
         return
     statuses = [one.status for one in Runs(str(scene.project)).list()]
     if statuses == ["done"]:
-        return  # it was killed after its end was recorded, and before it exited
+        return  # the engine was killed after it had recorded the end and before it exited
     if statuses != ["interrupted"]:
         yield "G15: a killed run is taken for a damaged one"
     wal = folder / "journal.db-wal"
@@ -657,7 +667,7 @@ def _spoil_tail(wal: Path, whole: bytes, how: str, chance: random.Random) -> Non
 
 
 def _records(folder: Path) -> int:
-    """How many records SQLite finds; none if the log was spoiled after a part of it was checkpointed."""
+    """Count the records that SQLite finds; 0 if the log was damaged after a partial checkpoint."""
     with read_aside(folder) as journal:
         try:
             if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'records'").fetchall():
@@ -675,17 +685,17 @@ def _is_refused(scene: Scene, run: str) -> bool:
     return False
 
 
-def clocks(stage: Stage, tally: Tally) -> None:
-    """Each life is 400 days before or after the one before it."""
+def clocks(stage: Stage, results: Results) -> None:
+    """The clock jumps 400 days back or forward between run attempts."""
     expected = stage.expected()
 
     def play(number: int) -> None:
-        chance = stage.chance(tally.name, number)
+        chance = stage.chance(results.name, number)
         scene = stage.scene()
         days = 400 if number % 2 else -400
         while scene.is_killed(chance.randrange(20, 60), 0.0, "--clock", str(days * DAYS)):
             days = -days
-        tally.add(scene, expected)
+        results.add(scene, expected)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(play, range(stage.rounds)))
@@ -694,149 +704,149 @@ def clocks(stage: Stage, tally: Tally) -> None:
 # ── controls ─────────────────────────────────────────────────────────────
 
 
-def forgetful(stage: Stage, tally: Tally) -> None:
-    """Nothing that was finished is recorded."""
-    random_kills(replace(stage, kills=min(stage.kills, 6)), tally, "--flaw", "forgetful")
+def forgetful(stage: Stage, results: Results) -> None:
+    """Flaw: finished steps are not recorded."""
+    random_kills(replace(stage, kills=min(stage.kills, 6)), results, "--flaw", "forgetful")
 
 
-def amnesiac(stage: Stage, tally: Tally) -> None:
-    """It is recorded, and nobody looks."""
-    random_kills(replace(stage, kills=min(stage.kills, 6)), tally, "--flaw", "amnesiac")
+def amnesiac(stage: Stage, results: Results) -> None:
+    """Flaw: records are not looked up."""
+    random_kills(replace(stage, kills=min(stage.kills, 6)), results, "--flaw", "amnesiac")
 
 
-def unsynced(stage: Stage, tally: Tally) -> None:
-    """It is reported before it is on the disk."""
-    power_cuts(stage, tally, "--flaw", "unsynced")
+def unsynced(stage: Stage, results: Results) -> None:
+    """Flaw: steps are reported before they are on disk."""
+    power_cuts(stage, results, "--flaw", "unsynced")
 
 
 # ── agents ───────────────────────────────────────────────────────────────
 
 
-def agent_kills(stage: Stage, tally: Tally, *, flaw: str = "") -> None:
-    """An agent with tools, killed at random moments: see agent.py for what must hold."""
-    chance = stage.chance(tally.name)
+def agent_kills(stage: Stage, results: Results, *, flaw: str = "") -> None:
+    """An agent with tools is killed at random moments: agent.py has the rules."""
+    chance = stage.chance(results.name)
     wanted = max(3, stage.kills // 5)
-    while tally.deaths < wanted:
+    while results.deaths < wanted:
         agent = Agent(Path(tempfile.mkdtemp(dir=stage.folder), "agent"), flaw)
-        while tally.deaths + len(agent.deaths) < wanted and agent.is_killed(*moment(chance)):
+        while results.deaths + len(agent.deaths) < wanted and agent.is_killed(*moment(chance)):
             pass
-        if said := agent.to_the_end():
-            tally.blame(said)
-        tally.runs += 1
-        tally.deaths += len(agent.deaths)
-        tally.extra += agent.extra
-        tally.most_extra = max(tally.most_extra, agent.extra / max(1, len(agent.deaths)))
-        tally.blame(*agent.violations())
+        if fault := agent.to_the_end():
+            results.blame(fault)
+        results.runs += 1
+        results.deaths += len(agent.deaths)
+        results.extra += agent.extra
+        results.most_extra = max(results.most_extra, agent.extra / max(1, len(agent.deaths)))
+        results.blame(*agent.violations())
         shutil.rmtree(agent.folder)
 
 
-def mcp_kills(stage: Stage, tally: Tally, *world: str) -> None:
-    """A run that MCP clients wait for; clients and servers die: see mcp.py for what must hold."""
-    chance, expected = stage.chance(tally.name), stage.expected()
+def mcp_kills(stage: Stage, results: Results, *engine_options: str) -> None:
+    """MCP clients wait for a run while clients and servers are killed: mcp.py has the rules."""
+    chance, expected = stage.chance(results.name), stage.expected()
     wanted = max(3, stage.kills // 4)
-    while tally.deaths < wanted:
+    while results.deaths < wanted:
         folder = Path(tempfile.mkdtemp(dir=stage.folder), "scene")
-        scene = McpScene(folder, stage.items, world=world)
-        play_mcp(scene, chance, min(6, wanted - tally.deaths))
-        tally.add(scene, expected)
+        scene = McpScene(folder, stage.items, engine_options=engine_options)
+        play_mcp(scene, chance, min(6, wanted - results.deaths))
+        results.add(scene, expected)
         shutil.rmtree(scene.folder)
 
 
-def worktree_kills(stage: Stage, tally: Tally) -> None:
-    """Items in git worktrees, killed at random moments: see trees.py for what must hold."""
-    chance = stage.chance(tally.name)
+def worktree_kills(stage: Stage, results: Results) -> None:
+    """A run with git worktrees is killed at random moments: trees.py has the rules."""
+    chance = stage.chance(results.name)
     wanted = max(4, stage.kills // 4)
-    while tally.deaths < wanted:
+    while results.deaths < wanted:
         trees = Trees(Path(tempfile.mkdtemp(dir=stage.folder), "trees"))
-        while tally.deaths + trees.deaths < wanted and trees.is_killed(*moment_of_trees(chance)):
+        while results.deaths + trees.deaths < wanted and trees.is_killed(*moment_of_trees(chance)):
             pass
         trees.to_the_end()
-        tally.runs += 1
-        tally.deaths += trees.deaths
-        tally.blame(*trees.violations())
+        results.runs += 1
+        results.deaths += trees.deaths
+        results.blame(*trees.violations())
         shutil.rmtree(trees.folder)
 
 
-def edited_kills(stage: Stage, tally: Tally, *world: str) -> None:
-    """A flow that is killed at random moments and edited between its lives: see edits.py for what must hold."""
-    chance = stage.chance(tally.name)
+def edited_kills(stage: Stage, results: Results, *engine_options: str) -> None:
+    """A flow is killed at random moments and edited between run attempts: edits.py has the rules."""
+    chance = stage.chance(results.name)
     wanted = max(6, stage.kills // 3)
-    while tally.deaths < wanted:
+    while results.deaths < wanted:
         folder = Path(tempfile.mkdtemp(dir=stage.folder), "edited")
-        scene = edited(folder, chance, chance.randint(3, 8), *world)
-        tally.runs += 1
-        tally.deaths += len(scene.deaths)
-        tally.blame(*scene.end())
+        scene = edited(folder, chance, chance.randint(3, 8), *engine_options)
+        results.runs += 1
+        results.deaths += len(scene.deaths)
+        results.blame(*scene.end())
         shutil.rmtree(scene.folder)
 
 
-def agent_amnesiac(stage: Stage, tally: Tally) -> None:
-    """An engine that does not look up what is recorded calls again what was called."""
-    agent_kills(stage, tally, flaw="amnesiac")
+def agent_amnesiac(stage: Stage, results: Results) -> None:
+    """Flaw: without looking up records, the engine repeats tool calls."""
+    agent_kills(stage, results, flaw="amnesiac")
 
 
-def mcp_amnesiac(stage: Stage, tally: Tally) -> None:
-    """An MCP server that does not look up what is recorded does again what was done."""
-    mcp_kills(replace(stage, kills=min(stage.kills, 24)), tally, "--flaw", "amnesiac")
+def mcp_amnesiac(stage: Stage, results: Results) -> None:
+    """Flaw: without looking up records, the MCP server repeats steps."""
+    mcp_kills(replace(stage, kills=min(stage.kills, 24)), results, "--flaw", "amnesiac")
 
 
-def mcp_selfish(stage: Stage, tally: Tally) -> None:
-    """An MCP server that knows only its own runs loses the handles of those before it."""
-    mcp_kills(replace(stage, kills=min(stage.kills, 24)), tally, "--flaw", "selfish")
+def mcp_selfish(stage: Stage, results: Results) -> None:
+    """Flaw: the MCP server knows only its own runs and loses the handles of earlier ones."""
+    mcp_kills(replace(stage, kills=min(stage.kills, 24)), results, "--flaw", "selfish")
 
 
-def edited_amnesiac(stage: Stage, tally: Tally) -> None:
-    """An engine that does not look up what is recorded does again what was done."""
-    edited_kills(replace(stage, kills=min(stage.kills, 6)), tally, "--flaw", "amnesiac")
+def edited_amnesiac(stage: Stage, results: Results) -> None:
+    """Flaw: without looking up records, the engine repeats steps."""
+    edited_kills(replace(stage, kills=min(stage.kills, 6)), results, "--flaw", "amnesiac")
 
 
 # ── clusters ─────────────────────────────────────────────────────────────
 
 
-def cluster_workers(stage: Stage, tally: Tally) -> None:
-    """On a Dask cluster: workers are killed at random moments, half of them stopped for up to a second first."""
-    _cluster_kills(stage, tally, victims=cluster.WORKER)
+def cluster_workers(stage: Stage, results: Results) -> None:
+    """Dask workers are killed at random moments, half of them after a stop of up to a second."""
+    _cluster_kills(stage, results, victims=cluster.WORKER)
 
 
-def cluster_schedulers(stage: Stage, tally: Tally) -> None:
-    """Its scheduler is, its workers end with it, and others come at the same address."""
-    _cluster_kills(stage, tally, victims=cluster.SCHEDULER)
+def cluster_schedulers(stage: Stage, results: Results) -> None:
+    """The Dask scheduler is killed with its workers, and new ones start at the same address."""
+    _cluster_kills(stage, results, victims=cluster.SCHEDULER)
 
 
-def cluster_coordinators(stage: Stage, tally: Tally) -> None:
-    """The engine is, and the run is resumed."""
-    _cluster_kills(stage, tally, victims=cluster.ENGINE)
+def cluster_coordinators(stage: Stage, results: Results) -> None:
+    """The engine is killed, and the run is resumed."""
+    _cluster_kills(stage, results, victims=cluster.ENGINE)
 
 
-def cluster_kills(stage: Stage, tally: Tally) -> None:
-    """All of them, as it comes."""
-    _cluster_kills(replace(stage, kills=stage.kills // 5), tally)
+def cluster_kills(stage: Stage, results: Results) -> None:
+    """Workers, schedulers and engines are killed in random order."""
+    _cluster_kills(replace(stage, kills=stage.kills // 5), results)
 
 
 def _cluster_kills(
-    stage: Stage, tally: Tally, *world: str, victims: Sequence[str] = cluster.VICTIMS
+    stage: Stage, results: Results, *engine_options: str, victims: Sequence[str] = cluster.VICTIMS
 ) -> None:
-    """Half as many kills as are made of engines without a cluster: 100 of each."""
+    """Run half as many kills as without a cluster: 100 of each kind."""
     if not cluster.is_installed():
-        tally.skipped = "distributed is not installed"
+        results.skipped = "distributed is not installed"
         return
     from plait.adapters.dask.backend import TOO_MANY
 
-    chance, expected = stage.chance(tally.name), stage.expected()
+    chance, expected = stage.chance(results.name), stage.expected()
     wanted = max(3, stage.kills // 2)
-    # An item of which so many workers die has failed: it is taken for what kills them.
+    # An item fails after so many dead workers: it could be what kills them.
     most = TOO_MANY - 1 if cluster.WORKER[0] in victims else 8
-    while tally.deaths < wanted:
+    while results.deaths < wanted:
         folder = Path(tempfile.mkdtemp(dir=stage.folder), "scene")
-        scene = cluster.ClusterScene(folder, stage.items, parallel=8, world=world)
-        cluster.play(scene, chance, min(most, wanted - tally.deaths), victims=victims)
-        tally.add(scene, expected)
+        scene = cluster.ClusterScene(folder, stage.items, parallel=8, engine_options=engine_options)
+        cluster.play(scene, chance, min(most, wanted - results.deaths), victims=victims)
+        results.add(scene, expected)
 
 
-def cluster_amnesiac(stage: Stage, tally: Tally) -> None:
-    """An engine that does not look up what is recorded sends again what was done."""
+def cluster_amnesiac(stage: Stage, results: Results) -> None:
+    """Flaw: without looking up records, the engine sends finished items again."""
     few = replace(stage, kills=min(stage.kills, 6))
-    _cluster_kills(few, tally, "--flaw", "amnesiac", victims=cluster.ENGINE)
+    _cluster_kills(few, results, "--flaw", "amnesiac", victims=cluster.ENGINE)
 
 
 WAYS: Final[dict[str, Way]] = {

@@ -1,15 +1,15 @@
-"""Kills at random moments of a flow with handlers, a check and a step that may run once, edited between lives.
+"""Kills at random moments of a flow with handlers, a check and a step that may run once, edited between run attempts.
 
-Every command writes to a ledger that the engine never opens, with the revision that stands in the file.
-Then must hold:
+Every command writes to a ledger that the engine never opens, with its revision in the file.
+Then these rules must hold:
 
-    A    what was recorded when an engine died, and says the same, is not begun again, unless something
-         before it was
-    B    in the end each command was last done as the file says now, and behind all that stand before it
-    C    a step that may run once is not begun a second time while its end is not known, unless somebody
-         said so; and nobody is asked about one of which no start without an end is recorded
-    D    if a step that was done says something else, and nobody has accepted that text, nothing runs; and
-         nobody who has is asked again
+    A    a step that was recorded when an engine died, and has the same text, is not started again,
+         unless a step before it was
+    B    in the end each command was last done with its current text, after all commands before it
+    C    a step that may run once is not started again while its outcome is unknown, unless the user
+         said so; and Plait asks only about a recorded start without an end
+    D    if a finished step has another text that the user has not accepted, nothing runs; after the
+         user has accepted it, Plait does not ask again
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PATHS: Final = {
     "well": "steps/checked/on_success/well",
     "last": "steps/last",
 }
-"""By name: where each command is, in the order of the flow."""
+"""The path of each command by its name, in the order of the flow."""
 NAMES: Final = tuple(PATHS)
 CHANGED: Final = "the file has changed since these steps were done"
 ASKS: Final = "may run at most once; it started, and its outcome is unknown"
@@ -65,15 +65,15 @@ ASKS: Final = "may run at most once; it started, and its outcome is unknown"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is recorded when nobody works on the run."""
+    """The records while no engine works on the run."""
 
     ended: dict[str, int]
-    """By path: the numbers of the ends of steps."""
+    """The record numbers of finished steps, by path."""
     open: frozenset[str]
-    """Paths of the steps that were begun, and have none since."""
+    """Paths of the steps that were started and have no end since."""
 
     def counts(self, path: str) -> bool:
-        """Is there an end of it, made after those of all that stand before it?"""
+        """Whether the step has an end that is newer than those of all steps before it."""
         if path not in self.ended:
             return False
         before = list(takewhile(lambda one: one != path and _step(one) != path, PATHS.values()))
@@ -89,16 +89,16 @@ class Edited(Scene):
     chance: random.Random = field(default_factory=random.Random)
     revisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     texts: dict[str, list[int]] = field(default_factory=dict)
-    """By the path of a step: its revisions when it was last begun."""
+    """The revisions of each step at its last start, by path."""
     flags: Sequence[str] = ()
     marked_done: bool = False
-    """Somebody said of the step that may run once that it was done, by whatever text."""
+    """The user marked the step that may run once as done, with any text."""
     accepted: dict[str, int] | None = None
-    """The revisions that somebody has accepted, by a life that came to do something."""
+    """The revisions that were accepted by a run attempt that went on to run steps."""
     perhaps: dict[str, int] | None = None
-    """The same, by one of which nobody knows whether it came to write that down."""
+    """The same, if it is unknown whether the run attempt recorded it."""
     taken: list[dict[str, list[int]]] = field(default_factory=list)
-    """What steps said when somebody accepted it, also by lives of which nobody knows whether they wrote it down."""
+    """The texts of steps at each acceptance, also by run attempts that may not have recorded it."""
     is_through: bool = False
     edits: int = 0
     questions: int = 0
@@ -116,17 +116,26 @@ class Edited(Scene):
             text = text.replace(f"R-{name}", f"r{revision}")
         (self.project / "flow.yaml").write_text(text)
 
-    def command(self, *world: str) -> list[str]:
+    def command(self, *engine_options: str) -> list[str]:
         run = self.run
         work = ["run", "flow.yaml"] if run is None else ["resume", run, *self.flags]
-        return [sys.executable, "-P", str(ENGINE), *self.world, *world, "--", *work, self.view]
+        return [
+            sys.executable,
+            "-P",
+            str(ENGINE),
+            *self.engine_options,
+            *engine_options,
+            "--",
+            *work,
+            self.view,
+        ]
 
-    # ── lives ────────────────────────────────────────────────────────────
+    # ── run attempts ─────────────────────────────────────────────────────
 
-    def live(self, lines: int | None, seconds: float = 0.0) -> None:
-        """A life that is killed so many lines and seconds later, unless it is through; None: never."""
+    def run_attempt(self, lines: int | None, seconds: float = 0.0) -> None:
+        """Run one attempt and kill it after some lines and seconds, unless it has finished; None: never."""
         if self.is_through or (self.run is not None and self.chance.random() < 0.5):
-            self.edit()  # and there is something to do
+            self.edit()  # so there is something to do
         while True:
             before, began = self.known(), len(self.ledger())
             stale = self.stale(before)
@@ -136,7 +145,7 @@ class Edited(Scene):
             )
             is_accepted = bool(self.flags) or self.accepted == self.revisions
             is_repeated = asks and self.chance.random() < 0.7 and self.answer()
-            ended = self.lived(lines, seconds)
+            ended = self.end_of_attempt(lines, seconds)
             self.judge(before, began, is_repeated=is_repeated)
             self.remember_acceptance(is_accepted=is_accepted, has_worked=len(self.ledger()) > began)
             self.is_through = ended is not None and ended.code == 0
@@ -147,7 +156,7 @@ class Edited(Scene):
                     self.expect_asked(stale)
                 return
             if not self.is_question(ended, before, began, stale, is_accepted=is_accepted):
-                self.faults.append(f"exit code {ended.code}: {ended.said[-300:]}")
+                self.faults.append(f"exit code {ended.code}: {ended.output[-300:]}")
                 return
 
     def remember_acceptance(self, *, is_accepted: bool, has_worked: bool) -> None:
@@ -160,8 +169,8 @@ class Edited(Scene):
             same = {step for one in self.taken for step in one if one[step] == now[step]}
             self.taken = [now if is_accepted else {step: now[step] for step in same}]
 
-    def lived(self, lines: int | None, seconds: float) -> Ended | None:
-        """How it ended; None: it was killed."""
+    def end_of_attempt(self, lines: int | None, seconds: float) -> Ended | None:
+        """How the engine ended; None if it was killed."""
         if lines is None:
             return self.to_the_end()
         with self.engine() as engine:
@@ -174,14 +183,14 @@ class Edited(Scene):
                 return None
 
     def edit(self) -> None:
-        """Another revision of one command."""
+        """Give one command another revision."""
         name = self.chance.choice(NAMES)
         self.revisions[name] += 1
         self.edits += 1
         self.write()
 
     def answer(self) -> bool:
-        """Say what the ledger knows of the step that may run once; is it to be repeated?"""
+        """Answer for the step that may run once, from the ledger; return whether to repeat it."""
         lines = [line.what for line in self.ledger() if line.path.startswith("sent ")]
         self.marked_done = lines[-1:] == ["END"]
         self.flags = [*self.flags, "--done" if self.marked_done else "--repeat", PATHS["sent"]]
@@ -212,7 +221,7 @@ class Edited(Scene):
         return Known(ended, frozenset(begun))
 
     def stale(self, known: Known) -> set[str]:
-        """The steps that are recorded by other words than those of now, which nobody has accepted."""
+        """The recorded steps whose text has changed without acceptance."""
         return {
             step
             for step in self.texts
@@ -221,16 +230,16 @@ class Edited(Scene):
         }
 
     def says_else(self, name: str) -> bool:
-        """Has the step of a command another text now?  If that is accepted, all behind it follows."""
+        """Whether the step of a command has another text now.  Once accepted, all later steps run again."""
         step = _step(PATHS[name])
         return step in self.texts and self.texts[step] != self.text_of(step)
 
     def text_of(self, step: str) -> list[int]:
-        """The revisions of all that a step says, what follows its action included."""
+        """The revisions of a step, with those of its handlers."""
         return [self.revisions[name] for name in NAMES if _step(PATHS[name]) == step]
 
     def judge(self, before: Known, began: int, *, is_repeated: bool) -> None:
-        """Of the commands that were begun in a life."""
+        """Check the commands that were started in a run attempt."""
         names = [line.path.split(" ")[0] for line in self.ledger()[began:] if line.what == "START"]
         for at, name in enumerate(names):
             path, step = PATHS[name], _step(PATHS[name])
@@ -243,7 +252,7 @@ class Edited(Scene):
             )
             if is_recorded and is_first and not has_changed:
                 self.faults.append(f"A: {name} was recorded and begun again")
-            # What somebody said to be done is done again behind a change that was accepted.
+            # A step marked done runs again after an accepted change.
             is_answered = is_repeated or ("--done" in self.flags and not is_first)
             if name == "sent" and path in before.open and not is_answered:
                 self.faults.append("C: what may run once was begun again, and nobody was asked")
@@ -255,7 +264,7 @@ class Edited(Scene):
             step: self.text_of(step) for step in {*anew, *(_step(PATHS[name]) for name in names)}
         }
         if names.count("sent") > 1:
-            self.faults.append("C: what may run once was begun twice in one life")
+            self.faults.append("C: what may run once was begun twice in one run attempt")
 
     def expect_asked(self, stale: set[str]) -> None:
         if stale and not self.marked_done:
@@ -264,17 +273,17 @@ class Edited(Scene):
     def is_question(
         self, ended: Ended, before: Known, began: int, stale: set[str], *, is_accepted: bool
     ) -> bool:
-        """Was something asked, and with a reason?"""
+        """Whether Plait asked a question, and had a reason to."""
         self.questions += 1
-        if CHANGED in ended.said:
+        if CHANGED in ended.output:
             if len(self.ledger()) > began:
                 self.faults.append("D: the file has changed, and something ran")
             return not is_accepted and bool(stale or self.edits)
-        return ASKS in ended.said and PATHS["sent"] in before.open
+        return ASKS in ended.output and PATHS["sent"] in before.open
 
     def end(self) -> list[str]:
-        """All that is wrong with a run that is through."""
-        self.expect_nobody()
+        """All violations of the rules by a finished run."""
+        self.require_no_process()
         last = {
             line.path.split(" ")[0]: (at, line.path)
             for at, line in enumerate(self.ledger())
@@ -284,11 +293,11 @@ class Edited(Scene):
         if missing := {*NAMES} - {*names, "fill"}:
             self.faults.append(f"B: {sorted(missing)} were not done")
         for name in names:
-            said = f"{name} r{self.revisions[name]}"
-            if last[name][1] != said and not (name == "sent" and self.marked_done):
-                self.faults.append(f"B: last done was {last[name][1]}, and the file says {said}")
+            in_file = f"{name} r{self.revisions[name]}"
+            if last[name][1] != in_file and not (name == "sent" and self.marked_done):
+                self.faults.append(f"B: last done was {last[name][1]}, and the file says {in_file}")
         if self.marked_done:
-            names.remove("sent")  # whatever was done again since
+            names.remove("sent")  # even if it was done again since
         order = sorted(names, key=lambda name: last[name][0])
         if order != names:
             self.faults.append(f"B: last done in the order {order}")
@@ -305,10 +314,10 @@ def moment(chance: random.Random) -> tuple[int, float]:
     return chance.randrange(1, 14), chance.uniform(0, 0.06)
 
 
-def edited(folder: Path, chance: random.Random, lives: int, *world: str) -> Edited:
-    """A run of so many lives that may be killed, and one in which it comes to its end."""
-    scene = Edited(folder, chance=chance, world=world)
-    for _ in range(lives):
-        scene.live(*moment(chance))
-    scene.live(None)
+def edited(folder: Path, chance: random.Random, attempts: int, *engine_options: str) -> Edited:
+    """Run some attempts that may be killed, and a last one that finishes the run."""
+    scene = Edited(folder, chance=chance, engine_options=engine_options)
+    for _ in range(attempts):
+        scene.run_attempt(*moment(chance))
+    scene.run_attempt(None)
     return scene

@@ -1,8 +1,8 @@
-"""Plait as the crash harness starts it: the real command line, in a world that the arguments describe.
+"""Plait as the crash harness starts it: the real command line, with a clock, limits and flaws that the options name.
 
     python -P engine.py [--clock SECONDS] [--largest-file BYTES] [--flaw NAME] -- run flow.yaml
 
-A flaw makes it a worse Plait on purpose, so that the harness can be seen to notice:
+A flaw breaks Plait on purpose, to show that the harness notices:
 `forgetful` records no finished step, `amnesiac` does not look up what is recorded,
 `unsynced` leaves the sync of its journal to the system, and `selfish` is an MCP server that
 knows only the runs that it has begun itself.
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--flaw", choices=FLAWS)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    # Whoever runs the harness in the background ignores it, and the engine would, too.
+    # A harness in the background ignores SIGINT, and the engine would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (options.largest_file, options.largest_file))
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def shift_clock(seconds: float) -> None:
-    """Before anything of Plait is loaded, so that nobody has the real one yet."""
+    """Patch the clock before anything of Plait is loaded and keeps the real one."""
     real = time.time
     time.time = lambda: real() + seconds
 

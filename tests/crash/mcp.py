@@ -1,10 +1,10 @@
 """A run that clients of `plait mcp` start and wait for, while clients and servers die at random moments.
 
-What must hold of any other run must hold of it, and one thing more:
+All rules of checks.py must hold, and one more:
 
     H  the handle that the first client got answers in every later server
 
-A third of the servers are asked over HTTP.  These end when they are asked to, not with their client.
+A third of the servers serve HTTP.  They end on request, not with their client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mcp_server.peer import PLAIT, STATELESS, Peer
 REVISIONS: Final = (STATELESS, "2025-11-25", "2025-06-18")
 FLOW: Final = "flow__flow"
 HTTP: Final = 1 / 3 if find_spec("uvicorn") else 0.0
-"""The share of servers that are asked over HTTP."""
+"""The share of servers that serve HTTP."""
 AnyPeer = Peer | HttpCaller
 TASKS: Final[dict[str, Any]] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
@@ -43,7 +43,7 @@ class McpScene(Scene):
         subprocess.run(command, cwd=self.project, env=self.env, check=True, capture_output=True)
 
     def expect_handle(self, peer: AnyPeer) -> bool:
-        """Does a new server know the run?  The first client starts it."""
+        """Whether a new server knows the run.  The first client starts it."""
         if self.handle is None:
             self.handle = self.run
         if self.handle is None:
@@ -57,7 +57,7 @@ class McpScene(Scene):
 
 
 def play(scene: McpScene, chance: random.Random, deaths: int) -> None:
-    """Let clients and servers die so many times, and the run go on to its end."""
+    """Kill clients and servers some times, then finish the run."""
     for _ in range(deaths):
         with _peer(scene, chance) as peer:
             if scene.expect_handle(peer):
@@ -78,7 +78,7 @@ def play(scene: McpScene, chance: random.Random, deaths: int) -> None:
 
 
 def _wait_somehow(scene: McpScene, peer: AnyPeer, chance: random.Random) -> None:
-    """By the tool, or as a client with tasks."""
+    """Wait with the tool, or as a client with tasks."""
     if peer.revision != "2025-06-18" and chance.random() < 0.5:
         peer.ask("tasks/get", {"taskId": scene.handle})
     else:
@@ -101,7 +101,7 @@ def _wait_for_lines(scene: McpScene, peer: AnyPeer, more: int) -> None:
 @contextlib.contextmanager
 def _peer(scene: McpScene, chance: random.Random) -> Iterator[AnyPeer]:
     env = {name: value for name, value in scene.env.items() if os.environ.get(name) != value}
-    program = ("-P", str(ENGINE), *scene.world, "--") if scene.world else PLAIT
+    program = ("-P", str(ENGINE), *scene.engine_options, "--") if scene.engine_options else PLAIT
     make = HttpCaller if chance.random() < HTTP else Peer
     revision = chance.choice(REVISIONS)
     peer = make(scene.project, revision=revision, capabilities=TASKS, program=program, **env)

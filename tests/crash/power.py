@@ -1,9 +1,9 @@
-"""What a power cut would leave, at every moment at which Plait says that a step is finished.
+"""What a power cut would leave each time Plait reports a finished step.
 
-strace shows what was written to the files of a journal, and when a sync of them had
-ended.  From that the files are put together as they are on the disk at least: only
-what was written before a sync began that has ended by now.  A step that is reported
-while it is not in them could be lost after it was reported.
+strace shows the writes to the files of a journal and the ends of their syncs.  From
+that the files are rebuilt as they are on disk in the worst case: with only the writes
+before a sync that has ended by now.  A step that is reported but missing in them could
+still be lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crash.scene import finished_steps
 from plait.engine.live_output import FILE as LIVE_OUTPUT
 
 MADE_AGAIN: Final = re.compile(r"runs-\d+\.db(-journal)?|run\.json")
-"""The index of the runs; and what a journal is compared with, if it is there."""
+"""The index of the runs, and the file that a journal is compared with, if present."""
 CALLS: Final = "pwrite64,ftruncate,fdatasync,fsync,write,mkdir,rename"
 STRACE: Final = (
     "strace",
@@ -71,16 +71,16 @@ class Call:
 
 @dataclass(slots=True)
 class Disk:
-    """Files as programs see them, and as they are safe."""
+    """Files as programs see them, and as they are on disk after a power cut."""
 
     written: dict[str, bytearray] = field(default_factory=dict)
     safe: dict[str, bytes] = field(default_factory=dict)
     unsafe_names: set[str] = field(default_factory=set)
-    """Folders and files whose own folder was not synced since they were made."""
+    """Folders and files whose parent folder was not synced since they were created."""
     _syncing: dict[str, tuple[bytes, frozenset[str]]] = field(default_factory=dict)
 
     def survive_kill(self, folder: Path) -> None:
-        """What was written is still there; also by a call of which the end was not seen."""
+        """Apply a write, also one whose end was not seen."""
         self._syncing.clear()
         for file in folder.glob("journal.db*"):
             self.written[str(file)] = bytearray(file.read_bytes())
@@ -106,7 +106,7 @@ class Disk:
         content[offset : offset + len(data)] = data
 
     def _sync(self, call: Call) -> None:
-        """What was there when a sync began is safe when it has ended."""
+        """A finished sync makes everything safe that was written before it began."""
         file = call.file
         if call.thread not in self._syncing:
             inside = frozenset(
@@ -122,12 +122,12 @@ class Disk:
 
 
 def unsafe_reports(
-    disk: Disk, trace: Iterable[str], project: Path, said: Path
+    disk: Disk, trace: Iterable[str], project: Path, output: Path
 ) -> tuple[int, list[str]]:
-    """How many finished steps an engine reported, and which of them a power cut could have undone."""
+    """Count the reported steps, and list those that a power cut could have undone."""
     reports, unsafe = 0, list[str]()
     for call in calls(trace):
-        if call.name == "write" and call.file == str(said):
+        if call.name == "write" and call.file == str(output):
             if call.result is not None:
                 continue  # seen when it began
             for path in reported(call.strings[0]):
@@ -153,13 +153,13 @@ def _dangers(disk: Disk, project: Path, path: str) -> Iterator[str]:
 
 
 def _needs(path: str, name: PurePath, project: Path) -> bool:
-    """Would a step be lost with this name?  What is found for the map concerns no step before it."""
+    """Whether a step would be lost with this name."""
     if not name.is_relative_to(project / ".ai") or name.name.startswith(".new-"):
         return False
     if MADE_AGAIN.fullmatch(name.name):
         return False
     if name.name == LIVE_OUTPUT:
-        return False  # for those who look while it runs; the journal has the output of each end
+        return False  # live output only; the journal has the output of finished steps
     return name.name != "items.jsonl" or path.startswith("map")
 
 
@@ -177,7 +177,7 @@ def recorded_on(disk: Disk) -> set[str]:
 
 
 def calls(trace: Iterable[str]) -> Iterator[Call]:
-    """Each call when it begins, with no result, and when it has ended; in the order of these moments."""
+    """Yield each call when it begins, without a result, and when it ends, in order of time."""
     begun: dict[str, str] = {}
     for line in trace:
         found = _CALL.fullmatch(line.rstrip("\n"))

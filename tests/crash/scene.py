@@ -1,4 +1,4 @@
-"""A project whose steps keep a ledger of their own, the engines that work on it, and how they are ended."""
+"""A project whose steps write a ledger, the engines that work on it, and ways to end them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from crash.verdict import Death, Journaled, Line, Story, ledger_lines, violations
+from crash.checks import Death, Journaled, Line, Story, ledger_lines, violations
 
 ENGINE: Final = Path(__file__).parent / "engine.py"
 SOURCE: Final = Path(__file__).parents[2] / "src"
 GRACE: Final = 2.0
-"""Seconds that the guardian gives processes whose Plait has died."""
+"""Seconds that the guardian gives the processes of a dead Plait."""
 LIMIT: Final = 60.0
-"""Seconds after which a wait is a failure of its own."""
+"""Seconds after which a wait is a failure."""
 MARK: Final = "PLAIT_CRASH_SCENE"
 
 FLOW: Final = """\
@@ -55,8 +55,8 @@ reduce:
       format: json
       content: {began: "${began}", successful: "${map.successful}", results: "${map.results}"}
 """
-# Each line is one write at the end of the file, and on the disk before the step goes on.
-# A file `hold-look` holds every step `look` until it is gone.
+# Each line is one append and is on disk before the step continues.
+# A file `hold-look` blocks every step `look` until it is removed.
 LEDGER: Final = """\
 line() { printf '%s %s\\n' "$1" "$2" >> "$LEDGER"; sync -d "$LEDGER"; }
 line START "$1"
@@ -67,12 +67,12 @@ line END "$1"
 
 
 class Failed(Exception):
-    """A scene did not come to its end."""
+    """A scene did not finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A Plait at work, and the file in which is what it said."""
+    """A running Plait and the file with its output."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -88,37 +88,37 @@ class Engine:
         self.process.kill()
         self.process.wait()
 
-    def said(self) -> str:
+    def read_output(self) -> str:
         return self.output.read_text("utf-8", "replace")
 
     def ended(self, seconds: float = LIMIT) -> Ended:
-        """Wait until it ends by itself."""
+        """Wait until the engine ends by itself."""
         try:
-            return Ended(self.process.wait(seconds), self.said())
+            return Ended(self.process.wait(seconds), self.read_output())
         except subprocess.TimeoutExpired:
             raise Failed(f"an engine did not end in {seconds:g} s") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an engine ended, and what it said."""
+    """The exit code and the output of an engine."""
 
     code: int
-    said: str
+    output: str
 
 
 @dataclass(slots=True)
 class Scene:
-    """One run from its beginning to its end, through any number of deaths."""
+    """One run from its start to its end, with any number of deaths."""
 
     folder: Path
     items: int = 60
     parallel: int = 4
     padding: int = 0
-    """So many characters longer is what a step prints."""
+    """The number of extra characters that each step prints."""
     view: str = "--quiet"
-    world: Sequence[str] = ()
-    """Options of engine.py for every engine."""
+    engine_options: Sequence[str] = ()
+    """Options of engine.py, for every engine."""
     deaths: list[Death] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -151,25 +151,34 @@ class Scene:
 
     # ── engines ──────────────────────────────────────────────────────────
 
-    def command(self, *world: str) -> list[str]:
-        """What continues the run, or begins it if there is none yet."""
+    def command(self, *engine_options: str) -> list[str]:
+        """The command that resumes the run, or starts it if there is none yet."""
         run = self.run
         work = ["run", "flow.yaml"] if run is None else ["resume", run]
-        return [sys.executable, "-P", str(ENGINE), *self.world, *world, "--", *work, self.view]
+        return [
+            sys.executable,
+            "-P",
+            str(ENGINE),
+            *self.engine_options,
+            *engine_options,
+            "--",
+            *work,
+            self.view,
+        ]
 
     @contextlib.contextmanager
-    def engine(self, *world: str, before: Sequence[str] = ()) -> Iterator[Engine]:
-        """An engine at work; one that is still there when we leave it is killed."""
-        command = [*before, *self.command(*world)]
+    def engine(self, *engine_options: str, before: Sequence[str] = ()) -> Iterator[Engine]:
+        """Start an engine; kill it on exit if it still runs."""
+        command = [*before, *self.command(*engine_options)]
         output = self.folder / f"said-{next(self._numbers)}"
-        with output.open("wb") as said:
+        with output.open("wb") as stream:
             running = subprocess.Popen(
                 command,
                 cwd=self.project,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=stream,
+                stderr=stream,
             )
         engine = Engine(running, output)
         try:
@@ -183,14 +192,14 @@ class Scene:
         own = {"LEDGER": str(self.ledger_file), MARK: self.token, "HOME": home, "USER_SPACE": home}
         return {**os.environ, "PYTHONPATH": str(SOURCE), **own}
 
-    def to_the_end(self, *world: str, before: Sequence[str] = ()) -> Ended:
-        """Let an engine work until it ends by itself."""
-        with self.engine(*world, before=before) as engine:
+    def to_the_end(self, *engine_options: str, before: Sequence[str] = ()) -> Ended:
+        """Start an engine and wait until it ends by itself."""
+        with self.engine(*engine_options, before=before) as engine:
             return engine.ended()
 
-    def is_killed(self, lines: int, seconds: float, *world: str) -> bool:
-        """Kill an engine so many seconds after it has made the ledger so much longer, unless it is through."""
-        with self.engine(*world) as engine:
+    def is_killed(self, lines: int, seconds: float, *engine_options: str) -> bool:
+        """Kill an engine after some ledger lines and seconds, unless it has finished."""
+        with self.engine(*engine_options) as engine:
             self.has_lines(engine, lines)
             try:
                 ended = engine.ended(seconds)
@@ -201,26 +210,26 @@ class Scene:
         self.expect_code(ended, 0)
         return False
 
-    def kill_after(self, lines: int, *world: str) -> None:
-        """Kill an engine when it has made the ledger so much longer."""
-        with self.engine(*world) as engine:
+    def kill_after(self, lines: int, *engine_options: str) -> None:
+        """Kill an engine when it has added some lines to the ledger."""
+        with self.engine(*engine_options) as engine:
             self.expect_lines(engine, lines)
             engine.kill()
         self.note_death()
 
     def expect_lines(self, engine: Engine, more: int) -> None:
         if not self.has_lines(engine, more):
-            raise Failed(f"the engine was through too early: {engine.said()[-300:]}")
+            raise Failed(f"the engine was through too early: {engine.read_output()[-300:]}")
 
     def has_lines(self, engine: Engine, more: int) -> bool:
-        """Wait until the ledger has so many lines more; false if the engine ended instead."""
+        """Wait until the ledger has some more lines; False if the engine ended before."""
         wanted = len(self.ledger()) + more
         wait_for(lambda: not engine.is_running or len(self.ledger()) >= wanted, LIMIT)
         return engine.is_running
 
     def expect_code(self, ended: Ended, *codes: int) -> None:
         if ended.code not in codes:
-            last = ended.said.strip().splitlines()[-3:]
+            last = ended.output.strip().splitlines()[-3:]
             self.faults.append(
                 f"exit code {ended.code}, not {' or '.join(map(str, codes))}: {last}"
             )
@@ -228,12 +237,12 @@ class Scene:
     # ── after a death ────────────────────────────────────────────────────
 
     def note_death(self) -> None:
-        """Nobody is left, the journal is sound: this is what it and the ledger say."""
-        self.expect_nobody()
+        """Check that no process is left and the journal is sound, and return what is recorded."""
+        self.require_no_process()
         journal = self.journal()
         self.deaths.append(Death(len(self.ledger()), frozenset(step.path for step in journal)))
 
-    def expect_nobody(self) -> None:
+    def require_no_process(self) -> None:
         wait_for(lambda: not self.processes(), GRACE + 1)
         left = self.processes()
         if left:
@@ -243,7 +252,7 @@ class Scene:
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[int]:
-        """Who has our mark in the environment: the engine, its guardian, its steps."""
+        """The processes with our mark in their environment: the engine, its guardian, its steps."""
         mark = f"{MARK}={self.token}".encode()
         return [pid for pid, environ in environments() if mark in environ]
 
@@ -252,7 +261,7 @@ class Scene:
 
     @property
     def run(self) -> str | None:
-        """The run, once it was wholly made."""
+        """The run, if it was made completely."""
         found = [run for run in self.run_folders() if about(run, "created")]
         if len(found) > 1:
             raise Failed("there are several runs")
@@ -264,7 +273,7 @@ class Scene:
         )
 
     def journal(self) -> list[Journaled]:
-        """What is recorded; each file of a journal is looked through on the way."""
+        """The recorded steps, after an integrity check of each file of the journal."""
         steps: list[Journaled] = []
         for run in self.run_folders():
             with read_aside(run) as journal:
@@ -276,8 +285,8 @@ class Scene:
     # ── the end ──────────────────────────────────────────────────────────
 
     def violations(self, expected: bytes) -> list[str]:
-        """All that is wrong with the run, now that it has ended."""
-        self.expect_nobody()
+        """All violations of the rules by the finished run."""
+        self.require_no_process()
         result = self.project / "result.json"
         journal = self.journal()
         return violations(
@@ -295,11 +304,11 @@ class Scene:
 
 
 def uninterrupted(folder: Path, *, items: int = 60, parallel: int = 4, padding: int = 0) -> bytes:
-    """What reduce writes when nothing goes wrong."""
+    """The output of reduce in an undisturbed run."""
     scene = Scene(folder, items, parallel, padding)
     ended = scene.to_the_end()
     if ended.code != 0:
-        raise Failed(f"exit code {ended.code} without any fault: {ended.said[-500:]}")
+        raise Failed(f"exit code {ended.code} without any fault: {ended.output[-500:]}")
     result = (scene.project / "result.json").read_bytes()
     if found := scene.violations(result):
         raise Failed(f"without any fault: {found}")
@@ -311,7 +320,7 @@ def uninterrupted(folder: Path, *, items: int = 60, parallel: int = 4, padding: 
 
 @contextlib.contextmanager
 def read_aside(run: Path) -> Iterator[sqlite3.Connection]:
-    """A copy of the journal, so that looking at it changes nothing for the next engine."""
+    """Read a copy of the journal, so that the next engine finds it unchanged."""
     with tempfile.TemporaryDirectory(prefix="plait-crash-") as aside:
         for name in ("journal.db", "journal.db-wal"):
             if (run / name).exists():
@@ -322,7 +331,7 @@ def read_aside(run: Path) -> Iterator[sqlite3.Connection]:
 
 def finished_steps(journal: sqlite3.Connection) -> list[Journaled]:
     if not journal.execute("SELECT 1 FROM sqlite_schema WHERE name = 'events'").fetchall():
-        return []  # it was only just made
+        return []  # it was just created
     query = "SELECT path, kind, status FROM events WHERE event = 'step_finished' ORDER BY number"
     return [Journaled(*row) for row in journal.execute(query)]
 
@@ -336,7 +345,7 @@ def about(run: Path, name: str) -> object:
 
 
 def is_locked(run: Path) -> bool:
-    """Does somebody hold the lock of a run?"""
+    """Whether a process holds the lock of a run."""
     with (run / "lock").open("rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -351,7 +360,7 @@ def is_locked(run: Path) -> bool:
 def environments() -> Iterator[tuple[int, list[bytes]]]:
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError):  # gone, or somebody else's
+            with contextlib.suppress(OSError):  # it is gone, or of another user
                 yield int(name), Path("/proc", name, "environ").read_bytes().split(b"\0")
 
 

@@ -1,6 +1,6 @@
-"""A share of `make crash`, and what only a real run can show: see crash.py for what must hold.
+"""A share of `make crash`, and tests that need a real run: crash.py has the rules.
 
-The harness itself is tested by stories in which something is wrong, and by engines with a flaw.
+The harness itself is tested with stories that break a rule, and with engines that have a flaw.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from crash.checks import Death, Journaled, Story, ledger_lines, violations
 from crash.crash import CONTROLS, Stage, tried
 from crash.power import Disk, calls, unsafe_reports
 from crash.scene import Scene, uninterrupted
-from crash.verdict import Death, Journaled, Story, ledger_lines, violations
 from plait.adapters.store import Runs
 from plait.cli import main
 
@@ -52,15 +52,15 @@ WAYS = [
 def test_nothing_is_lost_and_nothing_recorded_is_repeated(
     stage: Stage, way: str, items: int
 ) -> None:
-    tally = tried(way, dataclasses.replace(stage, items=items))
-    if tally.skipped:
-        pytest.skip(tally.skipped)
-    assert tally.violations == []
-    assert tally.deaths > 0
+    results = tried(way, dataclasses.replace(stage, items=items))
+    if results.skipped:
+        pytest.skip(results.skipped)
+    assert results.violations == []
+    assert results.deaths > 0
 
 
 FOUND = [
-    # control              what the harness says of it
+    # control              what the harness reports
     ("control_amnesiac",    "A: "),
     ("control_unsynced",    "G16: "),
     ("control_agent",       ""),
@@ -72,10 +72,10 @@ FOUND = [
 @pytest.mark.parametrize(("control", "found"), FOUND)
 def test_the_harness_finds_an_engine_with_a_flaw(stage: Stage, control: str, found: str) -> None:
     assert control in CONTROLS
-    tally = tried(control, dataclasses.replace(stage, kills=3, items=FEW))
-    if tally.skipped:
-        pytest.skip(tally.skipped)
-    assert [one for one in tally.violations if one.startswith(found)] != []
+    results = tried(control, dataclasses.replace(stage, kills=3, items=FEW))
+    if results.skipped:
+        pytest.skip(results.skipped)
+    assert [one for one in results.violations if one.startswith(found)] != []
 
 
 # ── what the harness would find ──────────────────────────────────────────
@@ -108,7 +108,7 @@ STORIES = [
     # what happened                                                            found
     (story("+a/s -a/s +b/s -b/s", []), []),
     (story("+a/s +a/s -a/s +b/s -b/s", [(1, set())]), []),  # it was under way when the engine died
-    (story("+a/s -a/s +a/s -a/s +b/s -b/s", [(2, set())]), []),  # it had ended, and nobody had recorded it
+    (story("+a/s -a/s +a/s -a/s +b/s -b/s", [(2, set())]), []),  # it had ended, but was not recorded
     (story("+a/s -a/s +a/s -a/s +b/s -b/s", [(2, {"a/s"})]), ["A: map/item:a/s was recorded at death 1 and begun again"]),
     (story("+a/s -a/s +a/s -a/s +b/s -b/s", [(2, {"a"})]), ["A: map/item:a/s was recorded at death 1 and begun again"]),
     (story("+a/s -a/s", [], journal=["a"]), ["B: map/item:b is recorded 0 times"]),
@@ -125,7 +125,7 @@ def test_what_must_not_happen_is_found(happened: Story, found: list[str]) -> Non
     assert violations(happened) == found
 
 
-def test_what_went_wrong_at_sight_counts() -> None:
+def test_faults_seen_directly_count() -> None:
     assert violations(dataclasses.replace(STORIES[0][0], faults=["E: a journal is not sound"])) == [
         "E: a journal is not sound"
     ]
@@ -168,7 +168,7 @@ def test_a_report_without_a_record_is_found() -> None:
 # ── stories ──────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_was_never_wholly_made_is_said_to_be_one(
+def test_a_run_that_was_never_wholly_made_is_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("USER_SPACE", str(tmp_path / "user"))
@@ -178,7 +178,7 @@ def test_a_run_that_was_never_wholly_made_is_said_to_be_one(
         sqlite3.connect(f"{made.folder}/journal.db") as journal,
     ):
         journal.execute("DELETE FROM properties WHERE name IN ('facts', 'number', 'created')")
-    (scene.runs / made.id / "run.json").unlink()  # which comes last
+    (scene.runs / made.id / "run.json").unlink()  # it is written last
     assert main(["resume", made.id, "--project", str(scene.project)]) == 2
     assert capsys.readouterr().err == (
         f"run {made.id} was never begun: Plait was killed while it made it\n"
@@ -199,7 +199,7 @@ def test_a_journal_that_cannot_be_read_makes_no_item_a_failed_one(tmp_path: Path
     (blob,) = (scene.runs / str(scene.run) / "blobs").iterdir()
     blob.rename(tmp_path / "aside")
     ended = scene.to_the_end()
-    assert (ended.code, f"{blob}: data that belongs to the journal is missing" in ended.said) == (
+    assert (ended.code, f"{blob}: data that belongs to the journal is missing" in ended.output) == (
         1,
         True,
     )

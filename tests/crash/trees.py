@@ -1,9 +1,9 @@
 """Kills at random moments of a map whose items work in git worktrees.
 
 Each item makes two commits, one in each of its steps.  Engines are killed, and the run is resumed until
-it ends.  Then must hold:
+it ends.  Then these rules must hold:
 
-    A    every commit is in the branch that was checked out, and only once
+    A    every commit is in the checked-out branch exactly once
     B    the items were merged in their order, each by one merge
     C    the working tree of the user is clean and has all files; git finds the repository sound
     D    no worktree and no branch of the run is left
@@ -37,7 +37,7 @@ map:
     - id: two
       shell: sh work.sh ${item_index}-two
 """
-# A step that was killed is done again, so it does nothing twice.
+# A killed step runs again, so it must be repeatable.
 WORK: Final = """\
 set -e
 echo "$1" > "done-$1"
@@ -49,12 +49,12 @@ echo "$1" >> "$LEDGER"
 
 @dataclass(slots=True)
 class Trees:
-    """A repository with a flow, and what happened to its engines."""
+    """A repository with a flow, and the deaths of its engines."""
 
     folder: Path
     items: int = 8
     deaths: int = 0
-    said: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.project / "items").mkdir(parents=True)
@@ -103,7 +103,7 @@ class Trees:
     # ── engines ──────────────────────────────────────────────────────────
 
     def is_killed(self, lines: int, delay: float) -> bool:
-        """Start an engine, and kill it when it has added so many lines; False if it was through before."""
+        """Start an engine and kill it after some ledger lines; False if it finished before."""
         engine = self._engine()
         before, limit = self._lines(), time.monotonic() + LIMIT
         while engine.poll() is None and self._lines() < before + lines and time.monotonic() < limit:
@@ -118,12 +118,12 @@ class Trees:
 
     def to_the_end(self) -> None:
         engine = self._engine()
-        said = engine.communicate(timeout=LIMIT)[0]
+        output = engine.communicate(timeout=LIMIT)[0]
         if engine.returncode:
-            self.said.append(f"exit {engine.returncode}: {said[-300:]} {self._failures()}")
+            self.output.append(f"exit {engine.returncode}: {output[-300:]} {self._failures()}")
 
     def _failures(self) -> list[str]:
-        """Why items failed."""
+        """The failures of items."""
         with Runs(str(self.project)).open(self._runs()[0], write=False) as opened:
             ends = [one.outcome for one in opened.journal.steps_in("map")]
         return [end.failure.message for end in ends if isinstance(end, Failed)]
@@ -150,7 +150,7 @@ class Trees:
     # ── what must hold ───────────────────────────────────────────────────
 
     def violations(self) -> list[str]:
-        found = list(self.said)
+        found = list(self.output)
         wanted = [f"{number}-{step}" for number in range(self.items) for step in ("one", "two")]
         commits = self.git("log", "--no-merges", "--format=%s", "main").split()
         if sorted(commits) != sorted([*wanted, "first"]):
@@ -179,5 +179,5 @@ class Trees:
 
 
 def moment(chance: random.Random) -> tuple[int, float]:
-    """Lines of the ledger, and seconds after them."""
+    """A random kill point, as ledger lines plus seconds."""
     return chance.randrange(0, 9), chance.uniform(0, 0.4)

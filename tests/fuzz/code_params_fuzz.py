@@ -26,7 +26,7 @@ from typing import Any
 from plait.core.errors import PlaitError
 
 CANARY = "CANARY"
-HOLE = "@@"
+PLACEHOLDER = "@@"
 """Stands for the placeholder, as each host writes it."""
 
 PYTHON_TOOL = """
@@ -62,15 +62,26 @@ PAYLOADS = (
     f"${{value_1}}; touch {CANARY}", f"$${{x}} ; touch {CANARY}", f"\\$(touch {CANARY})",
 )  # fmt: skip
 SCRIPTS = (
-    f"printf '%s' x{HOLE}", f"printf '%s' '{HOLE}'", f'printf "%s" "a {HOLE}"', f"x={HOLE}; echo \"$x\"",
-    f"cat <<EOF\n{HOLE}\nEOF", f"echo $(echo {HOLE})", f"# {HOLE}\necho done", f"echo a {HOLE} {HOLE}",
-    f"eval {HOLE}", f"{HOLE}", f"sh -c '{HOLE}'", f"echo $(( {HOLE} + 1 ))", f"echo \\{HOLE}", f"echo $${HOLE}",
-    f"for f in a {HOLE}; do echo \"$f\"; done", f"case {HOLE} in a) echo a;; *) echo b;; esac",
-    f"echo `echo {HOLE}`", f"x='{HOLE}' env", f"[ -n {HOLE} ] && echo y", f"exec {HOLE}", f"trap '{HOLE}' EXIT",
+    f"printf '%s' x{PLACEHOLDER}", f"printf '%s' '{PLACEHOLDER}'", f'printf "%s" "a {PLACEHOLDER}"', f"x={PLACEHOLDER}; echo \"$x\"",
+    f"cat <<EOF\n{PLACEHOLDER}\nEOF", f"echo $(echo {PLACEHOLDER})", f"# {PLACEHOLDER}\necho done", f"echo a {PLACEHOLDER} {PLACEHOLDER}",
+    f"eval {PLACEHOLDER}", f"{PLACEHOLDER}", f"sh -c '{PLACEHOLDER}'", f"echo $(( {PLACEHOLDER} + 1 ))", f"echo \\{PLACEHOLDER}", f"echo $${PLACEHOLDER}",
+    f"for f in a {PLACEHOLDER}; do echo \"$f\"; done", f"case {PLACEHOLDER} in a) echo a;; *) echo b;; esac",
+    f"echo `echo {PLACEHOLDER}`", f"x='{PLACEHOLDER}' env", f"[ -n {PLACEHOLDER} ] && echo y", f"exec {PLACEHOLDER}", f"trap '{PLACEHOLDER}' EXIT",
 )  # fmt: skip
-PYTHONS = (HOLE, f"x = '{HOLE}'", f"x = {HOLE}", f"# {HOLE}\nx = 1", f'"""{HOLE}"""')
-QUERIES = (f"$[?@.a == {HOLE}]", f"$[?@.a == '{HOLE}']", f"${HOLE}", f"$[{HOLE}]")
-PATTERNS = (HOLE, f"a{HOLE}b", f"[{HOLE}]", f"({HOLE}|x)")
+PYTHONS = (
+    PLACEHOLDER,
+    f"x = '{PLACEHOLDER}'",
+    f"x = {PLACEHOLDER}",
+    f"# {PLACEHOLDER}\nx = 1",
+    f'"""{PLACEHOLDER}"""',
+)
+QUERIES = (
+    f"$[?@.a == {PLACEHOLDER}]",
+    f"$[?@.a == '{PLACEHOLDER}']",
+    f"${PLACEHOLDER}",
+    f"$[{PLACEHOLDER}]",
+)
+PATTERNS = (PLACEHOLDER, f"a{PLACEHOLDER}b", f"[{PLACEHOLDER}]", f"({PLACEHOLDER}|x)")
 
 Params = dict[str, Any]
 CODE: dict[str, Callable[[Random], tuple[str, Params]]] = {
@@ -78,7 +89,7 @@ CODE: dict[str, Callable[[Random], tuple[str, Params]]] = {
     "core/shell by bash": lambda r: ("core/shell", {"command": r.choice(SCRIPTS), "shell": "bash"}),
     "core/shell with values": lambda r: (
         "core/shell",
-        {"command": r.choice(SCRIPTS) + " $${value_1}", "values": {"value_1": HOLE}},
+        {"command": r.choice(SCRIPTS) + " $${value_1}", "values": {"value_1": PLACEHOLDER}},
     ),
     "its old name": lambda r: ("rye/bash/bash", {"command": r.choice(SCRIPTS)}),
     "core/json/query": lambda r: (
@@ -89,13 +100,13 @@ CODE: dict[str, Callable[[Random], tuple[str, Params]]] = {
     "python": lambda r: ("team/code", {"code": r.choice(PYTHONS)}),
     "a nested list": lambda r: ("team/code", {"jobs": [{"run": r.choice(SCRIPTS)}]}),
     "a map": lambda r: ("team/code", {"more": {"any": [r.choice(SCRIPTS)]}}),
-    "a whole": lambda _: ("team/code", {"jobs": HOLE}),
+    "a whole": lambda _: ("team/code", {"jobs": PLACEHOLDER}),
 }
 
 
 @dataclass
 class Case:
-    """Files, what is run, and what it is given."""
+    """The files of a case, the command to run and its inputs."""
 
     tool: str
     params: Any
@@ -105,7 +116,7 @@ class Case:
 
 def _in(params: Any, placeholder: str) -> Any:
     if isinstance(params, str):
-        return params.replace(HOLE, placeholder)
+        return params.replace(PLACEHOLDER, placeholder)
     if isinstance(params, dict):
         return {key: _in(value, placeholder) for key, value in params.items()}
     return [_in(item, placeholder) for item in params] if isinstance(params, list) else params
@@ -177,7 +188,7 @@ def _graph(case: Case, nodes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(case: Case) -> Any:
-    return case.params if case.tool == "team/code" else {"data": HOLE}
+    return case.params if case.tool == "team/code" else {"data": PLACEHOLDER}
 
 
 def _script_of(case: Case) -> str:
@@ -186,11 +197,11 @@ def _script_of(case: Case) -> str:
 
 
 @dataclass
-class Tally:
+class Results:
     tried: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
-    """By host: cases that ran to their end."""
+    """The number of finished cases, by host."""
     first_failure: str = ""
 
     @property
@@ -199,7 +210,7 @@ class Tally:
 
 
 class World:
-    """A trusted project below a folder, with nothing of the user's."""
+    """A trusted project below a folder, without any user settings."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "project"
@@ -240,30 +251,30 @@ class World:
         return bool(found)
 
 
-def fuzz(folder: Path, *, runs: int, seed: int, progress: bool = False) -> Tally:
-    """Try every host in turn, each time with another parameter, text and value."""
-    tally, random, world = Tally(), Random(seed), World(folder)
+def fuzz(folder: Path, *, runs: int, seed: int, progress: bool = False) -> Results:
+    """Run every host in turn, each time with another parameter, text and value."""
+    results, random, world = Results(), Random(seed), World(folder)
     hosts = list(HOSTS)
     for number in range(runs):
         host = hosts[number % len(hosts)]
         name = random.choice(list(CODE))
         tool, params = CODE[name](random)
         case = Case(tool, params, random.choice(PAYLOADS))
-        try_one(host, case, world, tally)
+        try_one(host, case, world, results)
         if progress and number % 100 == 99:
             print(f"  {number + 1} of {runs} cases", flush=True)
-    return tally
+    return results
 
 
-def try_one(host: str, case: Case, world: World, tally: Tally) -> None:
-    tally.tried += 1
+def try_one(host: str, case: Case, world: World, results: Results) -> None:
+    results.tried += 1
     ended = world.end(host, case)
-    tally.ends[ended] += 1
-    tally.done[host] += ended == "done"
+    results.ends[ended] += 1
+    results.done[host] += ended == "done"
     if world.canary():
-        tally.ends["canary"] += 1
+        results.ends["canary"] += 1
         shown = json.dumps([host, case.tool, case.params, case.value])
-        tally.first_failure = tally.first_failure or f"a value ran: {shown}"
+        results.first_failure = results.first_failure or f"a value ran: {shown}"
 
 
 def main() -> int:
@@ -272,13 +283,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="plait-fuzz-") as folder:
-        tally = fuzz(Path(folder), runs=chosen.runs, seed=chosen.seed, progress=True)
+        results = fuzz(Path(folder), runs=chosen.runs, seed=chosen.seed, progress=True)
     print(
-        f"{tally.tried} cases: "
-        + ", ".join(f"{count} {end}" for end, count in sorted(tally.ends.items()))
+        f"{results.tried} cases: "
+        + ", ".join(f"{count} {end}" for end, count in sorted(results.ends.items()))
     )
-    print(tally.first_failure, end="\n" if tally.first_failure else "")
-    return 1 if tally.failed else 0
+    print(results.first_failure, end="\n" if results.first_failure else "")
+    return 1 if results.failed else 0
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ MOST_ORDERS = 500
 MOST_SHELLS = 8
 """Prestarted shells, each with a socket; the same as in guardian.c."""
 MOST_MEMORY = 1 << 20
-"""KiB; the sanitizers keep some of what was freed."""
+"""KiB; the sanitizers keep some freed memory."""
 
 
 class Fault(Exception):
-    """The guardian has not done what it must."""
+    """The guardian broke a rule."""
 
 
 def build(folder: Path) -> tuple[Path, Path] | None:
@@ -125,7 +125,7 @@ def huge(random_: random.Random, id_: int) -> bytes:
             parts[random_.randrange(3)] = b"\0" * random_.choice([1 << 16, 1 << 20])
         case 1:  # one that is too long
             parts[0] = b"true\0" + b"x" * random_.choice([1 << 17, 1 << 21]) + b"\0"
-        case 2:  # more is said to come than comes
+        case 2:  # announces more than it sends
             sizes = [random_.choice([0, 1, 2**20, 2**31, 2**32 - 1]) for _ in range(4)]
             return wire.HEAD.pack(wire.JOB, 3, 0, id_, *sizes, 0) + b"x" * random_.randrange(1000)
     return pack(parts, id_)
@@ -133,7 +133,7 @@ def huge(random_: random.Random, id_: int) -> bytes:
 
 def command(random_: random.Random, id_: int) -> bytes:
     kind = random_.choice([wire.END, wire.SIGNAL])
-    # 0 only asks whether there is somebody; a number that is no signal is refused by the kernel.
+    # 0 only checks that the process exists; the kernel refuses a number that is no signal.
     number = random_.choice([0, 15, 9, 70, -1, 2**31 - 1])
     grace = random_.choice([0.0, 0.01, -1.0, -1e300, 1e300, float("inf"), float("nan")])
     return wire.COMMAND.pack(kind, id_, number, grace)
@@ -173,7 +173,7 @@ def damage(random_: random.Random, data: bytes) -> bytes:
 
 
 class Guardian:
-    """A guardian that is attacked, and what it had at its start."""
+    """A guardian under attack, and its resources at the start."""
 
     def __init__(self, command: list[str]) -> None:
         self.client = guardian_process.start_guardian(False, command=command)
@@ -222,7 +222,7 @@ def messages_in_pieces(guardian: Guardian, random_: random.Random) -> None:
 
 
 def unused_descriptors(guardian: Guardian, random_: random.Random) -> None:
-    """An order that never becomes whole, with as many descriptors as fit."""
+    """An order that never becomes complete, with as many descriptors as fit."""
     with guardian.open_channel() as ours:
         ours.sendall(wire.HEAD.pack(wire.JOB, 3, 200, 1, 1 << 20, 0, 0, 0, 0))
         for _ in range(random_.randrange(1, 40)):
@@ -230,7 +230,7 @@ def unused_descriptors(guardian: Guardian, random_: random.Random) -> None:
 
 
 def orders_without_descriptors(guardian: Guardian, random_: random.Random) -> None:
-    """Whole orders whose descriptors never come."""
+    """Complete orders whose descriptors never arrive."""
     with guardian.open_channel() as ours:
         ours.settimeout(2)
         one = pack(texts(random_), 1, descriptors=3)
@@ -250,7 +250,7 @@ def no_channels(guardian: Guardian, random_: random.Random) -> None:
 
 
 def commands_without_jobs(guardian: Guardian, random_: random.Random) -> None:
-    """Each is answered, and nobody reads the answers."""
+    """Send requests, and never read the answers."""
     with guardian.open_channel() as ours:
         ours.settimeout(0.2)
         for _ in range(random_.randrange(1, 100)):
@@ -267,7 +267,7 @@ def many_orders(guardian: Guardian, random_: random.Random) -> None:
     orders = [pack(texts(random_), id_) for id_ in range(count)]
     with guardian.open_channel() as ours:
         ours.sendall(b"".join(orders))
-        ours.settimeout(0.5)  # those that are left may be silent
+        ours.settimeout(0.5)  # the remaining ones may be silent
         for _ in range(random_.randrange(20)):
             ours.recv(random_.choice([1, 100, 1 << 16]))
             ours.sendall(command(random_, random_.randrange(count + 10)))
@@ -326,7 +326,7 @@ def require_service(guardian: Guardian) -> None:
 
 
 def require_rest(guardian: Guardian) -> None:
-    """All channels are closed: soon the guardian has no more than at its start."""
+    """Close all channels; soon the guardian must have no more than at its start."""
     end = time.monotonic() + LIMIT
     while (count := guardian.count_descriptors()) > guardian.descriptors or left():
         if time.monotonic() > end:
@@ -352,7 +352,7 @@ def left() -> list[int]:
 
 
 def attack(guardian: Guardian, seed: int, runs: int, seconds: float) -> int:
-    """Returns how many cases there were."""
+    """Return the number of cases."""
     began = shown = time.monotonic()
     number = 0
     while number < runs and time.monotonic() - began < seconds:

@@ -3,9 +3,9 @@
     python tests/fuzz/names_fuzz.py --runs 2000 --seed 1
     python tests/fuzz/names_fuzz.py --runs 1 --seed 1234      one flow, shown
 
-Each run is a flow, by the number that follows: see tests/agreement for how it is written and judged.
-That a name is refused which a run knows is exact. That one is accepted which no run knows may mean that no
-world came to its place, behind other names that are wrong: a few of those are shown, and are no failure.
+Each run is a flow, by the number that follows: see tests/agreement for how it is written and compared.
+A refused name that a run knows is always a bug.  An accepted name that no run knows may be out of reach
+behind other unknown names: a few of these are shown, and are no failure.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agreement.verdict import judged
+from agreement.comparison import compare_names
 
 ENOUGH = 300
 EXACT = "is refused, and a run knows it"
 FEW = 100
-"""Of so many flows one may have a place to which no world came."""
+"""Out of this many flows, one may have a placeholder that no world reached."""
 
 
 def run(runs: int, seed: int) -> tuple[int, int, int]:
-    """How many places were judged, and in how many flows check and runs did not agree: surely, perhaps."""
+    """Return the number of placeholders, and of flows in which check and runs disagree: surely, and perhaps."""
     places = wrong = perhaps = 0
     with tempfile.TemporaryDirectory(prefix="plait-names-") as folder:
         for number in range(seed, seed + runs):
-            verdict = judged(number, Path(folder), enough=ENOUGH)
-            places += verdict.judged
-            if verdict.found:
-                is_exact = any(line.endswith(EXACT) for line in verdict.found)
+            comparison = compare_names(number, Path(folder), enough=ENOUGH)
+            places += comparison.places
+            if comparison.found:
+                is_exact = any(line.endswith(EXACT) for line in comparison.found)
                 wrong, perhaps = wrong + is_exact, perhaps + (not is_exact)
-                print(f"seed {number}:", *verdict.found, "where", sep="\n  ")
-            if verdict.found or runs == 1:
-                print(verdict.text)
+                print(f"seed {number}:", *comparison.found, "where", sep="\n  ")
+            if comparison.found or runs == 1:
+                print(comparison.text)
     return places, wrong, perhaps
 
 

@@ -1,8 +1,8 @@
 """Random commands with hostile values, in real dash and bash: no value arrives as an option.
 
-Each program is replaced by one that records its arguments.  What a program would read as an option is
-then said by `read`, which knows a few programs by descriptions of its own and shares nothing with what
-Plait knows of them.  A command is to be refused if and only if one of its values would be an option.
+Each program is replaced by one that records its arguments.  `read` then decides which arguments
+the program would read as options; it has its own descriptions of a few programs and shares nothing with
+Plait.  A command must be refused if and only if one of its values would be an option.
 
     python tests/fuzz/option_fuzz.py --runs 4000
 """
@@ -33,7 +33,7 @@ DIALECTS: dict[str, Dialect] = {"dash": "sh", "bash": "bash"}
 
 @dataclass(frozen=True)
 class Described:
-    """A program, written down here once more."""
+    """A program, described here independently of Plait."""
 
     words: tuple[str, ...]
     short: str
@@ -73,7 +73,7 @@ HOSTILE: tuple[Json, ...] = (
 
 
 @dataclass
-class Tally:
+class Results:
     shell: str
     commands: int = 0
     refused: int = 0
@@ -88,14 +88,14 @@ class _Command:
     pieces: list[str | int]
 
 
-def fuzz(shell: str, *, runs: int, seed: int) -> Tally:
-    """Try at least so many commands in one shell."""
-    tally, random = Tally(shell), Random(f"{seed} {shell}")
+def fuzz(shell: str, *, runs: int, seed: int) -> Results:
+    """Run at least this many commands in one shell."""
+    results, random = Results(shell), Random(f"{seed} {shell}")
     with tempfile.TemporaryDirectory(prefix="plait-options-") as folder:
         _write_recorders(Path(folder))
-        while tally.commands < runs and not tally.wrong:
-            _try_one(random, shell, tally, Path(folder))
-    return tally
+        while results.commands < runs and not results.wrong:
+            _try_one(random, shell, results, Path(folder))
+    return results
 
 
 def _write_recorders(folder: Path) -> None:
@@ -117,7 +117,7 @@ def _write(path: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def _try_one(random: Random, shell: str, tally: Tally, folder: Path) -> None:
+def _try_one(random: Random, shell: str, results: Results, folder: Path) -> None:
     values: list[Json] = []
     command = _random_command(random, values)
     try:
@@ -128,11 +128,13 @@ def _try_one(random: Random, shell: str, tally: Tally, folder: Path) -> None:
     record.write_bytes(b"")
     arguments = _arguments(command, values, shell, folder, record)
     expected = _has_option(command, values, arguments)
-    tally.commands += 1
-    tally.refused += refused
+    results.commands += 1
+    results.refused += refused
     if refused is not expected:
-        said = "is refused, and none of its values is an option" if refused else "passes an option"
-        tally.wrong.append(f"{shell}: {_shown(command, values)} {said}: {arguments}")
+        problem = (
+            "is refused, and none of its values is an option" if refused else "passes an option"
+        )
+        results.wrong.append(f"{shell}: {_shown(command, values)} {problem}: {arguments}")
 
 
 def _random_command(random: Random, values: list[Json]) -> _Command:
@@ -191,7 +193,7 @@ def _is_refused(command: _Command, values: Sequence[Json], dialect: Dialect) -> 
 def _arguments(
     command: _Command, values: Sequence[Json], shell: str, folder: Path, record: Path
 ) -> list[str]:
-    """What arrives when everything is let through."""
+    """The arguments that arrive when nothing is refused."""
     pieces, numbers = _script(command)
     script = bind(
         plan(pieces, DIALECTS[shell], Source("t", "x")),
@@ -216,7 +218,7 @@ def _has_option(command: _Command, values: Sequence[Json], arguments: list[str])
 
 
 def _begins(command: _Command, values: Sequence[Json]) -> Iterator[bool]:
-    """For each word behind the program: does it begin with a value?"""
+    """Whether each argument begins with a value."""
     word: list[str | int] = []
     for piece in [*command.pieces[2:], " "]:
         if piece != " ":
@@ -229,7 +231,7 @@ def _begins(command: _Command, values: Sequence[Json]) -> Iterator[bool]:
                 shown = [part for part in word if isinstance(part, int) or part.strip("'\"")]
                 first = shown[0] if shown else ""
                 if isinstance(first, int) and values[first] in ("", None):
-                    first = ""  # empty, so what follows begins it
+                    first = ""  # empty, so the next piece begins it
                 yield isinstance(first, int)
         word = []
 
@@ -282,13 +284,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     shells = [shell for shell in DIALECTS if shutil.which(shell, path=os.defpath)]
-    tallies = [fuzz(shell, runs=chosen.runs // len(shells), seed=chosen.seed) for shell in shells]
-    for tally in tallies:
+    by_shell = [fuzz(shell, runs=chosen.runs // len(shells), seed=chosen.seed) for shell in shells]
+    for results in by_shell:
         print(
-            f"{tally.shell}: {tally.commands} commands, {tally.refused} refused, {len(tally.wrong)} wrong"
+            f"{results.shell}: {results.commands} commands, {results.refused} refused, {len(results.wrong)} wrong"
         )
-        print("\n".join(tally.wrong[:3]))
-    return 1 if any(tally.wrong for tally in tallies) else 0
+        print("\n".join(results.wrong[:3]))
+    return 1 if any(results.wrong for results in by_shell) else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Broken templates: whatever the text is, parts or an error of ours come out, in linear time.
+"""Broken templates: any text gives parts or an error of Plait, in linear time.
 
     python tests/fuzz/parser_fuzz.py --runs 1000000 --seed 1
     python tests/fuzz/parser_fuzz.py --runs 0 --linear      only the measurement
@@ -7,7 +7,7 @@ Each run parses one random or mutated text in every profile.  Then patterns that
 open and rarely close are measured at growing sizes: the time per byte may not
 grow, a mebibyte of openers takes at most a second (and a few microseconds more
 for each pair of braces, which must be looked into), and memory stays below a bound.  Seconds are those of a quiet machine: a fixed
-piece of work tells how much slower this one is just now.
+piece of work measures how much slower this one is at the moment.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MAX_GROWTH: Final = 2.5
 MAX_SECONDS: Final = 1.0
 SECONDS_PER_PAIR: Final = 6e-6
 REFERENCE_SECONDS: Final = 0.026
-"""What `reference_work` takes on a quiet machine of the kind that the bounds were set on."""
+"""The seconds of `reference_work` on a quiet machine of the kind that the bounds were set on."""
 MAX_MEMORY: Final = 300 << 20
 SLOW_RUN: Final = 1.0
-"""No text of a few hundred characters may take so many seconds."""
+"""The most seconds that a text of a few hundred characters may take."""
 
 TEMPLATES: Final = (
     "deploy ${item.path} --to ${target:-${env.HOME}/x} ${files...} $NAME",
@@ -93,7 +93,7 @@ SCRAPS: Final = (
 )
 
 OPENERS: Final[dict[str, tuple[str, ...]]] = {
-    # profile: what is repeated
+    # profile: the repeated text
     "workflow": (
         *(
             "${",
@@ -139,7 +139,7 @@ NESTED: Final = (
 
 
 def run(runs: int, seed: int, *, progress: Callable[[int], None] = lambda _: None) -> Counter[str]:
-    """How often each outcome came out; any other exception, or a hang, ends the run."""
+    """Count the outcomes; any other exception, or a hang, ends the run."""
     chance = random.Random(seed)
     outcomes: Counter[str] = Counter()
     for count in range(runs):
@@ -252,7 +252,7 @@ def bounds_broken(name: str, seconds: list[float], most_seconds: float) -> list[
 
 
 def reference_work() -> float:
-    """Seconds for a fixed amount of work like the parser's: look, compare, keep."""
+    """Measure a fixed amount of work that resembles the parser's."""
     best = float("inf")
     text = "${" * 50_000
     for _ in range(5):
@@ -269,7 +269,7 @@ def reference_work() -> float:
 
 
 def least_seconds(text: str, profile: str) -> tuple[float, int]:
-    """The least of a few, and how many holes or pairs of braces there are."""
+    """The least of a few measurements, and the number of placeholders or pairs of braces."""
     best = float("inf")
     found = 0
     rules = profile_named(profile)

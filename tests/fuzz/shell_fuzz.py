@@ -38,7 +38,7 @@ VALUES_PER_SCRIPT = 24
 
 @dataclass
 class Case:
-    """A script, its values, and what its commands must print, cut at NUL."""
+    """A script, its values, and the expected output of its commands, split at NUL."""
 
     pieces: list[Piece] = field(default_factory=list)
     values: list[Json] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Author:
                 (': "$( {\n', '} >&4 )"\n'),
                 (": $(\n{\n", "} >&4\n)\n"),
                 (': "$( { case a in a)\n', ';; esac; } >&4 )"\n'),
-                # 4 follows into the pipe: what went around `cat` could arrive before what went through it.
+                # 4 goes into the pipe as well: output that bypasses `cat` could arrive first.
                 ('{ # it\'s a "comment" `\nexec 4>&1\n', "} | cat\n"),
             ]
         )
@@ -227,7 +227,7 @@ class Author:
         self.text("\n")
 
     def cut(self) -> None:
-        """What `%` and `#` cut off is the value, not a pattern."""
+        """`%` and `#` cut off the value, not a pattern."""
         value = self.hostile()
         self.text("v=head")
         self.placeholder(value)
@@ -320,14 +320,14 @@ class Author:
     # ── words ───────────────────────────────────────────────────────────────
 
     def word(self) -> str:
-        """One word; returns what it must become."""
+        """Write one word; return its expected value."""
         parts = [self.word_start()]
         for _ in range(self.random.randint(0, 2)):
             parts.append(self.word_part())
         return "".join(parts)
 
     def word_of(self, value: str) -> None:
-        """One word that becomes this value."""
+        """Write one word that must become this value."""
         before, after = self.random.choice(
             [("", ""), ("'", "'"), ('"', '"'), ('"${unset:-', '}"'), ("''", "")]
         )
@@ -422,7 +422,7 @@ class Author:
         return made
 
     def expands(self, literals: list[str], *, around: str) -> str:
-        """Text and holes where expansions are live: in double quotes, in a here-document."""
+        """Text and placeholders where expansions are live: in double quotes, in a here-document."""
         escapes = {"\\$": "$", "\\\\": "\\", '\\"': '"', "\\`": "`", "\\\n": ""}
         made = ""
         for _ in range(self.random.randint(1, 3)):
@@ -437,7 +437,7 @@ class Author:
                 ]
             )()
         if around == "heredoc":
-            # A line that is the delimiter by the author's own text would end it.
+            # A line equal to the delimiter would end the here-document.
             made += self.literal(_same(" .", ". "))
         return made
 
@@ -544,8 +544,8 @@ def _same(*texts: str) -> list[tuple[str, str]]:
 
 
 @dataclass
-class Tally:
-    """What happened in one shell."""
+class Results:
+    """The counts of one shell."""
 
     shell: str
     scripts: int = 0
@@ -562,9 +562,9 @@ class Tally:
 
 
 def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], ScriptAnalysis]:
-    """A lexer that says another state than the true one for every slot."""
+    """A lexer that returns a wrong state for every slot."""
 
-    # States that a second look refuses at once would leave little to run: they come seldom.
+    # States that binding refuses at once are rare, so that enough scripts run.
     usual: list[State] = ["bare", "single", "double", "heredoc", "parameter", "quoted-parameter"]
     others: list[State] = ["dollar-single", "quoted-pattern", "arithmetic", "comment"]
 
@@ -581,44 +581,46 @@ def forced_wrong(random: Random) -> Callable[[Iterable[Piece], Dialect], ScriptA
     return lexer
 
 
-def try_one(random: Random, shell: str, tally: Tally, folder: Path, *, wrong_lexer: bool) -> None:
-    """Write one script, run it, count."""
+def try_one(
+    random: Random, shell: str, results: Results, folder: Path, *, wrong_lexer: bool
+) -> None:
+    """Write one script, run it and count the result."""
     dialect = DIALECTS[shell]
     canary = folder / "canary"
     author = Author(random, dialect, str(canary), hostile_numbers=wrong_lexer)
     # A wrong state is refused now and then; small scripts let more of them run.
     case = author.script(2 if wrong_lexer else VALUES_PER_SCRIPT)
     source = Source("fuzz", case.template)
-    tally.scripts += 1
+    results.scripts += 1
     try:
         planned = plan(
             case.pieces, dialect, source, lexer=forced_wrong(random) if wrong_lexer else analyse
         )
         bound = bind(planned, case.values, trusted=lambda _: True)
     except InputError as error:
-        tally.refused += 1
+        results.refused += 1
         if not wrong_lexer:
-            tally.wrong += 1
-            tally.first_failure = tally.first_failure or f"refused: {error}"
+            results.wrong += 1
+            results.first_failure = results.first_failure or f"refused: {error}"
         return
-    tally.values += len(case.values)
+    results.values += len(case.values)
     with tempfile.TemporaryDirectory(dir=folder) as cwd:
-        Path(cwd, "a").touch()  # something for a glob to find
+        Path(cwd, "a").touch()  # a file for a glob to find
         try:
             finished = run_shell(
                 bound, shell=shell, cwd=cwd, env={"PATH": "/usr/bin:/bin", "HOME": "/"}, timeout=20
             )
         except ProcessError:
-            tally.stopped += 1
+            results.stopped += 1
             return
     printed = finished.stdout.decode("utf-8", "surrogateescape").split("\0")
     if canary.exists():
         canary.unlink()
-        tally.canaries += 1
-        tally.first_failure = tally.first_failure or f"a value ran:\n{bound.script}"
+        results.canaries += 1
+        results.first_failure = results.first_failure or f"a value ran:\n{bound.script}"
     elif printed != [*case.expected, ""] and not wrong_lexer:
-        tally.wrong += 1
-        tally.first_failure = tally.first_failure or _difference(
+        results.wrong += 1
+        results.first_failure = results.first_failure or _difference(
             printed, [*case.expected, ""], bound.script, finished.stderr
         )
 
@@ -645,15 +647,15 @@ INGREDIENTS = [
 ]  # fmt: skip
 
 
-def soup(*, runs: int, seed: int, progress: bool = False) -> Tally:
-    """Throw `runs` texts together and run those that are accepted, in every shell that they are for."""
-    tally = Tally("soup")
+def soup(*, runs: int, seed: int, progress: bool = False) -> Results:
+    """Combine `runs` random texts, and run the accepted ones in every shell that they are for."""
+    results = Results("soup")
     random = Random(f"{seed} soup")
     with tempfile.TemporaryDirectory(prefix="plait-fuzz-") as folder:
         for number in range(runs):
             dialect: Dialect = random.choice(["sh", "bash"])
             case = _soup_case(random, f"{folder}/canary")
-            tally.scripts += 1
+            results.scripts += 1
             try:
                 bound = bind(
                     plan(case.pieces, dialect, Source("soup", case.template)),
@@ -661,13 +663,13 @@ def soup(*, runs: int, seed: int, progress: bool = False) -> Tally:
                     trusted=lambda _: True,
                 )
             except InputError:
-                tally.refused += 1
+                results.refused += 1
                 continue
             for shell in DIALECTS if dialect == "sh" else ["bash"]:
-                _taste(bound, shell, case, tally, Path(folder))
+                _taste(bound, shell, case, results, Path(folder))
             if progress and number % 2000 == 0:
                 print(f"  soup: {number} of {runs} texts", flush=True)
-    return tally
+    return results
 
 
 def _soup_case(random: Random, canary: str) -> Case:
@@ -693,38 +695,38 @@ def _soup_case(random: Random, canary: str) -> Case:
     return author.case
 
 
-def _taste(bound: BoundScript, shell: str, case: Case, tally: Tally, folder: Path) -> None:
-    tally.values += len(case.values)
+def _taste(bound: BoundScript, shell: str, case: Case, results: Results, folder: Path) -> None:
+    results.values += len(case.values)
     with tempfile.TemporaryDirectory(dir=folder) as cwd:
         try:
             run_shell(bound, shell=shell, cwd=cwd, env={"PATH": "/usr/bin:/bin"}, timeout=5)
         except ProcessError:
-            tally.stopped += 1
+            results.stopped += 1
     canary = folder / "canary"
     if canary.exists():
         canary.unlink()
-        tally.canaries += 1
-        tally.first_failure = (
-            tally.first_failure or f"a value ran in {shell}:\n{case.template}\n{bound.script}"
+        results.canaries += 1
+        results.first_failure = (
+            results.first_failure or f"a value ran in {shell}:\n{case.template}\n{bound.script}"
         )
 
 
 # ── everything ──────────────────────────────────────────────────────────────
 
 
-def fuzz(shell: str, *, runs: int, seed: int, wrong_lexer: bool, progress: bool = False) -> Tally:
-    """Try at least `runs` values in one shell."""
-    tally = Tally(shell)
+def fuzz(shell: str, *, runs: int, seed: int, wrong_lexer: bool, progress: bool = False) -> Results:
+    """Run at least `runs` values in one shell."""
+    results = Results(shell)
     random = Random(f"{seed} {shell} {wrong_lexer}")
     with tempfile.TemporaryDirectory(prefix="plait-fuzz-") as folder:
-        while tally.values < runs and tally.scripts < 10 * runs:
-            try_one(random, shell, tally, Path(folder), wrong_lexer=wrong_lexer)
-            if progress and tally.scripts % 100 == 0:
+        while results.values < runs and results.scripts < 10 * runs:
+            try_one(random, shell, results, Path(folder), wrong_lexer=wrong_lexer)
+            if progress and results.scripts % 100 == 0:
                 print(
-                    f"  {shell}: {tally.values} of {runs} values, {tally.scripts} scripts",
+                    f"  {shell}: {results.values} of {runs} values, {results.scripts} scripts",
                     flush=True,
                 )
-    return tally
+    return results
 
 
 def main() -> int:
@@ -736,7 +738,7 @@ def main() -> int:
     parser.add_argument("--wrong-lexer", action="store_true", help="force every quote state wrong")
     chosen = parser.parse_args()
     shells = [shell for shell in DIALECTS if shutil.which(shell)]
-    tallies = [
+    by_shell = [
         fuzz(
             shell,
             runs=chosen.runs // len(shells),
@@ -747,18 +749,18 @@ def main() -> int:
         for shell in shells
     ]
     if not chosen.wrong_lexer:
-        tallies.append(soup(runs=chosen.runs, seed=chosen.seed, progress=True))
+        by_shell.append(soup(runs=chosen.runs, seed=chosen.seed, progress=True))
     print(
         f"{'shell':8}{'values':>8}{'scripts':>9}{'wrong':>7}{'canaries':>10}{'refused':>9}{'stopped':>9}"
     )
-    for tally in tallies:
+    for results in by_shell:
         print(
-            f"{tally.shell:8}{tally.values:8}{tally.scripts:9}{tally.wrong:7}{tally.canaries:10}"
-            f"{tally.refused:9}{tally.stopped:9}"
+            f"{results.shell:8}{results.values:8}{results.scripts:9}{results.wrong:7}{results.canaries:10}"
+            f"{results.refused:9}{results.stopped:9}"
         )
-        if tally.failed:
-            print(tally.first_failure)
-    return 1 if any(tally.failed for tally in tallies) else 0
+        if results.failed:
+            print(results.first_failure)
+    return 1 if any(results.failed for results in by_shell) else 0
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ GONE: Final = object()
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of a template and what becomes of it.  `value` is GONE where the text stays as it is."""
+    """The text of a template and its expected result.  `value` is GONE where the text stays as it is."""
 
     source: str
     value: Any = GONE
@@ -157,7 +157,7 @@ class Case:
 
     @property
     def value(self) -> Any:
-        """What a typed rendering gives."""
+        """The result of a typed rendering."""
         if len(self.pieces) == 1 and self.pieces[0].value is not GONE and self.profile in TYPED:
             return self.pieces[0].value
         return self.expected(masked)
@@ -167,7 +167,7 @@ TYPED: Final = ("graph", "workflow", "config")
 
 
 def run(runs: int, seed: int, *, progress: Callable[[int], None] = lambda _: None) -> list[str]:
-    """The failures; each names the template and the values."""
+    """Return the failures, each with its template and values."""
     chance = random.Random(seed)
     failures: list[str] = []
     for count in range(runs):
@@ -260,7 +260,7 @@ ESCAPED: Final = {
     "{{a}}": "{a}", "{{nope}}": "{nope}", "{{input:a}}": "{input:a}", "{{input:a:{b}}}": "{input:a:{b}}",
     "{input:a}": "{input:a}", "{a}": "{a}", "$a ": "$a ", "${a}": "${a}", "${nope.x}": "${nope.x}",
 }  # fmt: skip
-"""Texts that are no holes in the profiles named below, and what comes out."""
+"""Texts that are no placeholders in the profiles named below, and their results."""
 ESCAPES: Final = {
     "prompt": ("{{a}}", "{{nope}}", "$a ", "$$ ", "{input:a}"),
     "directive": ("{{input:a}}", "{{input:a:{b}}}", "{a}", "$a ", "${a}"),
@@ -370,17 +370,17 @@ def default(
     env: Mapping[str, str],
     depth: int,
 ) -> tuple[str, Any]:
-    """A template inside a hole, and its value."""
+    """A template inside a placeholder, and its value."""
     inner = Case(profile, random_pieces(chance, profile, values, env, depth=depth + 1), values, env)
     if isinstance(inner.value, str) and any(
         isinstance(piece.value, Secret) for piece in inner.pieces
     ):
-        return "d", "d"  # text made of a secret is one, and has tests of its own
+        return "d", "d"  # text made of a secret is a secret, and has its own tests
     return inner.template, inner.value
 
 
 def sealed(value: Any, write: Callable[[Any, Callable[[Any], str]], str]) -> Any:
-    """A text made of a value; what is made of a secret is one."""
+    """A text made of a value; text made of a secret is a secret."""
     if isinstance(value, Secret):  # the values made here hold a secret only on their own
         return Secret(write(value, revealed))
     return write(value, masked)
@@ -399,7 +399,7 @@ def revealed(value: Any) -> str:
 
 
 def form(value: Any) -> str:
-    """The text of a value, written down again on purpose: the oracle trusts nothing."""
+    """The text of a value, implemented again on purpose: the oracle must not use Plait."""
     if isinstance(value, str):
         return value
     words = {id(None): "", id(True): "true", id(False): "false"}
@@ -432,14 +432,14 @@ def rendered(case: Case, template: Template) -> tuple[Any, Any]:
 
 
 def filled(case: Case, template: Template) -> tuple[Any, Any]:
-    """Stage after stage; then a rendering whose own values would betray a second reading."""
+    """Render stage by stage, then with values that would expose a second reading."""
     for stage in STAGES[case.profile]:
         template = template.fill(case.values, stage=stage, env=case.env)
     return template.render({}, env={}), case.value
 
 
 def filled_twice(case: Case, template: Template) -> tuple[Any, Any]:
-    """A stage that comes again with the same names finds nothing more to fill."""
+    """Require that a repeated stage with the same names has nothing left to fill."""
     for stage in STAGES[case.profile] * 2:
         template = template.fill(case.values, stage=stage, env=case.env)
     return template.render(case.values, env=case.env), case.value

@@ -1,4 +1,4 @@
-"""Broken documents: whatever the text is, a node or an error of ours comes out.
+"""Broken documents: any text gives a node or an error of Plait.
 
     python tests/fuzz/yaml_fuzz.py --runs 100000 --seed 1
 
@@ -73,7 +73,7 @@ PIECES = [
 
 
 def run(runs: int, seed: int) -> Counter[str]:
-    """How often each outcome came out; any other exception, or a misplaced character, ends the run."""
+    """Count the outcomes; any other exception, or a misplaced character, ends the run."""
     chance = random.Random(seed)
     outcomes: Counter[str] = Counter()
     for _ in range(runs):
@@ -125,13 +125,13 @@ def json_outcome(text: str) -> str:
 
 
 def placed(error: DocumentError | LimitError) -> str:
-    """The name of an error that says where."""
+    """The name of an error that has a place."""
     assert all(str(problem).startswith("fuzz.") for problem in error.problems), error
     return type(error).__name__
 
 
 def misplaced_characters(node: Node) -> Iterator[tuple[str, int]]:
-    """Characters whose place in the file holds something else, or does not come after the last one."""
+    """Characters whose place in the file has another character, or is not after the previous one."""
     for scalar in strings(node):
         source, text, last = scalar.source(), scalar.span.source.text, -1
         for offset, character in enumerate(source.text):

@@ -87,14 +87,14 @@ def case_names() -> list[str]:
 
 
 def commands_of(case: str) -> list[Command]:
-    said = yaml.safe_load((CASES / case / "case.yaml").read_text("utf-8"))
-    return [_command(name, one) for name, one in said.items()]
+    fields = yaml.safe_load((CASES / case / "case.yaml").read_text("utf-8"))
+    return [_command(name, one) for name, one in fields.items()]
 
 
-def _command(name: str, said: Any) -> Command:
-    if isinstance(said, str):
-        return Command(name, shlex.split(said))
-    return Command(name, shlex.split(said.pop("run", "")), **said)
+def _command(name: str, fields: Any) -> Command:
+    if isinstance(fields, str):
+        return Command(name, shlex.split(fields))
+    return Command(name, shlex.split(fields.pop("run", "")), **fields)
 
 
 # ── what is recorded ─────────────────────────────────────────────────────
@@ -185,7 +185,7 @@ RULES: list[tuple[str, str]] = [
     (r"(?<=signing-until-)[0-9a-f]{8}",                     "<key>"),
     # The name of a worktree ends with a digest of its run.
     (r"(?<=[/ ])(\d+-[\w-]+)-[0-9a-f]{8}(?![0-9a-f])",      r"\1-<place>"),
-    # A key belongs to whoever has made it.
+    # A key belongs to the user who has made it.
     (rf'("owner":"|^owner +|signed by ){USER}\b',           r"\1<user>"),
 ]  # fmt: skip
 

@@ -73,11 +73,11 @@ def members(one: type) -> Iterator[str]:
 
 def signature(value: object) -> str:
     assert callable(value)
-    said = signature_of_record(value) if is_dataclass(value) else inspect.signature(value)
+    found = signature_of_record(value) if is_dataclass(value) else inspect.signature(value)
     plain = [
-        one.replace(annotation=one.empty, default=default(one)) for one in said.parameters.values()
+        one.replace(annotation=one.empty, default=default(one)) for one in found.parameters.values()
     ]
-    return str(said.replace(parameters=plain, return_annotation=said.empty))
+    return str(found.replace(parameters=plain, return_annotation=found.empty))
 
 
 def signature_of_record(record: Any) -> inspect.Signature:

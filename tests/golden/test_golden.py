@@ -60,7 +60,7 @@ def test_commands_print_what_is_recorded(
 
 
 def transcript(printed: dict[str, Output]) -> str:
-    """All commands in one text, with the name of the command before each line, so that a difference tells it."""
+    """All commands in one text, with the name of the command before each line, so that a difference shows it."""
     return "\n".join(
         f"{name}.{stream}: {line}"
         for name, one in printed.items()
@@ -138,10 +138,10 @@ def form(path: str) -> str:
 
 
 def steps_of_corpus() -> Iterator[tuple[str, str]]:
-    """Path and kind of every step that an event or a log of the corpus tells."""
+    """Path and kind of every step in the events and logs of the corpus."""
     for file in sorted(CASES.glob("*/*.out")):
         for line in file.read_text("utf-8").splitlines():
             if line.startswith("{") and '"path":' in line and '"kind":' in line:
-                said = json.loads(line)
-                if isinstance(said.get("path"), str) and isinstance(said.get("kind"), str):
-                    yield said["path"], said["kind"]
+                record = json.loads(line)
+                if isinstance(record.get("path"), str) and isinstance(record.get("kind"), str):
+                    yield record["path"], record["kind"]

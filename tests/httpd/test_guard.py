@@ -177,7 +177,7 @@ UNKNOWN: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("headers", UNKNOWN)
-def test_nobody_else_comes_in(headers: dict[str, str]) -> None:
+def test_other_users_are_refused(headers: dict[str, str]) -> None:
     answer = Door().ask(headers=headers, known=False)
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
 

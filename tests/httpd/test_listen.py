@@ -64,7 +64,9 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("host", "how", "codes"), REFUSED)
-def test_what_is_missing_is_said_at_once(host: str, how: dict[str, Any], codes: list[str]) -> None:
+def test_what_is_missing_is_reported_at_once(
+    host: str, how: dict[str, Any], codes: list[str]
+) -> None:
     with pytest.raises(InputError) as caught:
         make_listen(host, 0, **{"environment": {}, **how})
     assert sorted(str(one.code) for one in caught.value.problems) == sorted(codes)

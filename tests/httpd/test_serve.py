@@ -119,7 +119,7 @@ def test_a_client_that_does_not_read_is_ended() -> None:
         assert over.wait(30)
 
 
-def test_idle_connections_keep_nobody_out() -> None:
+def test_idle_connections_do_not_block_others() -> None:
     with serving(limits=Limits(connections=8)) as server, ExitStack() as opened:
         idle = [opened.enter_context(connect(server)) for _ in range(40)]
         with connect(server) as connection:

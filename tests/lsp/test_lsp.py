@@ -358,7 +358,7 @@ def test_every_prefix_of_a_flow_can_be_asked_about(client: Client) -> None:
     assert client.request("shutdown")["result"] is None
 
 
-def test_a_person_at_a_terminal_is_told_what_it_is_for(tmp_path: Path) -> None:
+def test_a_terminal_gets_an_explanation(tmp_path: Path) -> None:
     import pty
 
     main, side = pty.openpty()

@@ -1,4 +1,8 @@
-"""A user with an empty home, and a project with tools, a directive and flows."""
+"""A user with an empty home, and a project with tools, a directive and flows.
+
+These tests mirror src/plait/mcp.  Their folder has another name because a package `mcp` in tests would hide
+the SDK `mcp`.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,7 @@ Review {input:file} please.
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nobody has trusted it yet; it is the current folder."""
+    """It is untrusted, and the current folder."""
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

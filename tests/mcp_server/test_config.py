@@ -1,4 +1,4 @@
-"""`plait mcp config`: what it prints is what the file of a client holds, and starts a server that answers."""
+"""`plait mcp config` prints the entry for the file of a client, and the entry starts a server that answers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_the_entry_of_a_client_starts_a_server_that_answers(
     more: dict[str, str],
 ) -> None:
     assert main(["mcp", "config", client, "--expose", "team/*", "--answer-within", "9"]) == 0
-    said = capsys.readouterr()
-    assert said.err == (
+    printed = capsys.readouterr()
+    assert printed.err == (
         f"put this into {file}; clients: claude, claude-desktop, codex, cursor, gemini, vscode\n"
     )
-    ((found, servers),) = read(said.out).items()
+    ((found, servers),) = read(printed.out).items()
     assert (found, list(servers)) == (key, ["plait"])
     entry = servers["plait"]
     command, args = entry.pop("command"), entry.pop("args")

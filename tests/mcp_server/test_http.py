@@ -336,7 +336,7 @@ def test_the_official_client(
     assert steps
 
 
-def test_a_server_that_has_all_hands_full_still_says_how_runs_stand(peer: HttpPeer) -> None:
+def test_a_busy_server_still_reports_the_state_of_runs(peer: HttpPeer) -> None:
     def call(name: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
         return single("tools/call", name=name, arguments=arguments), headers("tools/call", name)
 

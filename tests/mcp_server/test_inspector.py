@@ -72,21 +72,21 @@ def test_the_inspector_lists_calls_and_reads(
     assert prompt["messages"][0]["content"]["text"] == "Review a.py please."
     code, _ = ask("tools/call", "--tool-name", "nothing")
     assert code != 0
-    said = [(trusted / name).read_text() for name in ("asked.jsonl", "answered.jsonl")]
-    assert agreed("".join(said).splitlines()) == {revision}
+    messages = [(trusted / name).read_text() for name in ("asked.jsonl", "answered.jsonl")]
+    assert agreed("".join(messages).splitlines()) == {revision}
 
 
 class Record(Rules):
-    """Keeps what both sides say."""
+    """Keeps the messages of both sides."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def begin(self, message: dict[str, Any]) -> None:
-        self.said.append(json.dumps(message))
+        self.messages.append(json.dumps(message))
 
     def response(self, text: str) -> str:
-        self.said.append(text or "{}")
+        self.messages.append(text or "{}")
         return text
 
 
@@ -106,12 +106,12 @@ def test_the_inspector_lists_and_calls_over_http(
             return ended.returncode, ended.stdout
 
         header = ["--header", f"Authorization: Bearer {peer.token}"]
-        code, said = ask(*header, "--method", "tools/list")
+        code, stdout = ask(*header, "--method", "tools/list")
         assert code == 0
-        assert "team__report" in {one["name"] for one in json.loads(said)["tools"]}
-        code, said = ask(
+        assert "team__report" in {one["name"] for one in json.loads(stdout)["tools"]}
+        code, stdout = ask(
             *header, "--method", "tools/call", "--tool-name", "team__report", "--tool-arg", "week=46"
         )  # fmt: skip
-        assert (code, json.loads(said)["structuredContent"]["week"]) == (0, 46)
-        assert agreed(record.said) == {revision}
+        assert (code, json.loads(stdout)["structuredContent"]["week"]) == (0, 46)
+        assert agreed(record.messages) == {revision}
         assert ask("--method", "tools/list")[0] != 0

@@ -1,4 +1,4 @@
-"""Lines that a client may send, and what it hears: a clear error, and the server goes on."""
+"""Lines that a client may send, and the answers: a clear error, and the server continues."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_secret_inputs_are_given_again_where_a_run_is_resumed(trusted: Path) -> 
 
 def test_an_ensemble_is_a_tool_with_the_schema_of_its_inputs(trusted: Path) -> None:
     (trusted / "tides.yaml").write_text(ENSEMBLE)
-    (trusted / "replay.yaml").write_text(SAID)
+    (trusted / "replay.yaml").write_text(RECORDED_ANSWERS)
     (trusted / ".ai/config/providers").mkdir(parents=True)
     (trusted / ".ai/config/providers/default.yaml").write_text("extends: replay\nmatch: order\n")
     with Peer(trusted) as peer:
@@ -342,7 +342,7 @@ tasks:
     expected_output: a sentence
     agent: writer
 """
-SAID = """\
+RECORDED_ANSWERS = """\
 - answer: {text: They come twice a day., usage: {input: 10, output: 5}, model: demo-1}
 """
 SEALED = """\
@@ -364,7 +364,7 @@ def test_a_flow_with_problems_is_offered_with_its_problem_and_does_not_run(trust
 # ── durable runs ─────────────────────────────────────────────────────────
 
 
-def test_a_long_flow_answers_with_its_run_and_tells_its_progress(trusted: Path) -> None:
+def test_a_long_flow_answers_with_its_run_and_reports_its_progress(trusted: Path) -> None:
     with Peer(trusted, "--answer-within", "0.01") as peer:
         call = peer.begin("tools/call", {"name": "flow__ledger"}, progressToken="p")
         result = peer.answer(call)["result"]
@@ -380,7 +380,7 @@ def test_a_long_flow_answers_with_its_run_and_tells_its_progress(trusted: Path) 
             {"name": "plait_run_wait", "arguments": {"run": run, "seconds": 60}},
             progressToken="w",
         )
-        peer.wait_for_progress(0)  # a client that waits is told at once how the run stands
+        peer.wait_for_progress(0)  # a waiting client gets the state of the run at once
         (trusted / "go").touch()
         done = peer.answer(wait)["result"]
         assert done["structuredContent"]["status"] == "done"
@@ -503,7 +503,7 @@ def test_a_run_whose_flow_is_not_offered_is_unknown(trusted: Path) -> None:
         assert peer.call("plait_run_status", run="last")["structuredContent"]["status"] == "done"
 
 
-def test_a_server_that_has_all_hands_full_still_says_how_runs_stand_and_stops_them(
+def test_a_busy_server_still_reports_the_state_of_runs_and_stops_them(
     trusted: Path,
 ) -> None:
     with Peer(trusted) as peer:

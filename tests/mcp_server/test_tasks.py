@@ -306,9 +306,9 @@ def test_the_result_of_a_task_asks_while_it_waits(unknown: tuple[Path, str]) -> 
 def test_without_an_answer_the_run_stays_as_it_is(unknown: tuple[Path, str]) -> None:
     project, run = unknown
     with Peer(project) as peer:  # it cannot ask
-        told = peer.call("plait_run_wait", run=run)
-        assert told["isError"] is True
-        assert told["structuredContent"]["questions"] == ["steps/1"]
+        result = peer.call("plait_run_wait", run=run)
+        assert result["isError"] is True
+        assert result["structuredContent"]["questions"] == ["steps/1"]
         assert peer.ask("tasks/get", {"taskId": run})["status"] == "failed"
     with Peer(project, capabilities=ASKED) as peer:
         wait = peer.begin("tools/call", {"name": "plait_run_wait", "arguments": {"run": run}})
@@ -349,7 +349,7 @@ def test_an_edited_flow_is_a_question(trusted: Path) -> None:
     assert ledger(trusted) == ["one", "two", "ONE", "two"]
 
 
-def test_a_model_can_accept_changes_where_nobody_can_be_asked(trusted: Path) -> None:
+def test_a_model_can_accept_changes_where_no_person_can_be_asked(trusted: Path) -> None:
     flow = trusted / "edited.yaml"
     flow.write_text("steps:\n  - shell: echo one >> ledger.txt\n  - shell: while [ ! -e go ]; do sleep 0.05; done\n")  # fmt: skip
     run = left_run(trusted, "flow__edited", "one")

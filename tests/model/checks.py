@@ -1,4 +1,4 @@
-"""What must hold of each life of a run, by the documentation: docs/runs.md, "Stop, and go on"."""
+"""The rules for each run attempt, as docs/runs.md documents them ("Stop, and go on")."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 
 from model.expected import Expected, expect
 from model.flow import PHASES, Flow, Place, places
-from model.world import Record, RunAttempt, World
+from model.project import Project, Record, RunAttempt
 from plait.engine.paths import is_at_or_below
 
 DEAD = "map/item:"
 BEHIND_MAP = tuple(f"{phase}/" for phase in PHASES[PHASES.index("map") + 1 :])
 HANDLER = re.compile(r"/on_(failure|incomplete)@\d+$|/on_exit_code:0$")
-"""Lists inside a step behind which something else of the step may stand."""
+"""Lists inside a step that other parts of the step may follow."""
 
 
 @dataclass
 class Memory:
-    """What the model knows of a run besides its journal and ledger."""
+    """What the model knows about a run besides its journal and ledger."""
 
     says: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    """By path: what a step said when it was last recorded."""
+    """The text of each step when it was last recorded, by path."""
     items: tuple[str, ...] = ()
-    """Those that were written down."""
+    """The items that the run has written down."""
     inside: dict[str, object] = field(default_factory=dict)
-    """By path: the steps that were in a step then."""
+    """The steps inside each step at that time, by path."""
     each: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    """By the path of an item: what all its steps said when it was last recorded."""
+    """The texts of all steps of each item when it was last recorded, by path."""
     accepted: tuple[object, ...] | None = None
-    """What the file said when somebody accepted it last, if the run has not gone on by another text since."""
+    """The text of the file that was accepted last, unless the run has continued with another text since."""
     text: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    """By path: what the steps said when the run went on last.  Nobody is asked about these words again."""
+    """The texts of the steps when the run last continued, by path.  Plait does not ask about them again."""
     retried_by_another_text: bool = False
     retried: set[str] = field(default_factory=set)
-    """Paths of the items that were, by another text: in others all stays done that was done by then."""
+    """Paths of the items that were retried with another text.  In other items all finished steps stay done."""
 
     def learn(self, flow: Flow, before: Mapping[str, Record], after: Mapping[str, Record]) -> None:
         if "map/items" in after and after["map/items"] != before.get("map/items"):
@@ -53,46 +53,46 @@ class Memory:
                 self.each[path] = inside(path, known)
 
     def has_accepted(self, flow: Flow) -> bool:
-        return self.accepted == essence(flow)
+        return self.accepted == step_words(flow)
 
-    def go_on_by(self, flow: Flow, *, accepted: bool) -> None:
-        self.accepted = essence(flow) if accepted else None
+    def continue_with(self, flow: Flow, *, accepted: bool) -> None:
+        self.accepted = step_words(flow) if accepted else None
         self.text = {place.path: place.says for place in places(flow, self.items or flow.items)}
 
     def accept(self, flow: Flow, records: Mapping[str, Record]) -> None:
-        """Items were retried: what was done stays done, whatever it says now, and what is gone is no question."""
+        """After a retry of items, finished steps stay done with any text, and removed ones raise no question."""
         now = {place.path: place.says for place in places(flow, self.items)}
-        self.says = {path: said for path, said in self.says.items() if path in now} | {
-            path: said
-            for path, said in now.items()
+        self.says = {path: words for path, words in self.says.items() if path in now} | {
+            path: words
+            for path, words in now.items()
             if path in records and "/".join(path.split("/")[:2]) not in self.retried
         }
 
 
-def essence(flow: Flow) -> tuple[object, ...]:
-    """What is compared: where the steps are, and what they say."""
+def step_words(flow: Flow) -> tuple[object, ...]:
+    """The paths and texts of the steps, to compare flows by."""
     return tuple((place.path, place.says) for place in places(flow, ("*",)))
 
 
 @dataclass
-class Moment:
-    """A life, and what was known before it."""
+class Situation:
+    """A run attempt, and what was known before it."""
 
     flow: Flow
     memory: Memory
     before: Mapping[str, Record]
-    world: World
+    project: Project
     accept: bool = False
     retried: frozenset[str] | None = None
-    """Paths of the items that are retried in it."""
+    """Paths of the items that the attempt retries."""
     repeat: Sequence[str] = ()
     done: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.begun, self.open, self.ends = (
-            set(self.world.begun),
-            set(self.world.open),
-            dict(self.world.ends),
+            set(self.project.begun),
+            set(self.project.open),
+            dict(self.project.ends),
         )
         self.last = max((record.number for record in self.before.values()), default=0)
         items = self.memory.items or self.flow.items
@@ -105,18 +105,18 @@ class Moment:
         return self.retried is not None
 
     def take(self, items: Sequence[str]) -> None:
-        """These are the items of this life."""
+        """Use these items in this run attempt."""
         self.items = tuple(items)
         self.places = {place.path: place for place in places(self.flow, items)}
 
     def expected(self) -> Expected:
         def is_broken(path: str) -> bool:
-            return self.world.last_code(path) != 0
+            return self.project.last_code(path) != 0
 
-        return expect(self.flow, self.items, is_broken, self.world.marked_done)
+        return expect(self.flow, self.items, is_broken, self.project.marked_done)
 
     def questions(self) -> list[str]:
-        """The steps that may run at most once, were begun, and whose end is not known."""
+        """The started steps that may run at most once and whose outcome is unknown."""
         return [
             path
             for path, place in self.places.items()
@@ -126,7 +126,7 @@ class Moment:
         ]
 
     def changed_paths(self) -> set[str]:
-        """The steps that have ended and say something else now."""
+        """The finished steps whose text has changed."""
         now = {
             place.path: place for place in places(self.flow, self.memory.items or self.flow.items)
         }
@@ -140,15 +140,15 @@ class Moment:
         }
 
     def may_change(self, place: Place, record: Record) -> bool:
-        """Is it the action of a step that has failed since, and no payment?"""
+        """Whether it is a repeatable action of a step that has failed since."""
         return bool(place.of) and not place.once and self.has_failed_since(place.of, record.number)
 
     def has_failed_since(self, path: str, number: int) -> bool:
-        record = self.ends.get(path)  # also if it was begun again since, and cut
+        record = self.ends.get(path)  # also if it was started again since, and killed
         return record is not None and record.status == "failed" and record.number > number
 
     def removed(self) -> set[str]:
-        """The steps that were done in a list in which they do not stand any more."""
+        """The finished steps that were removed from their list."""
         lists = {path.rpartition("/")[0] for path in self.places}
         return {
             path
@@ -159,14 +159,14 @@ class Moment:
         }
 
     def is_of_removed_phase(self, path: str) -> bool:
-        """Is a phase gone that was done?"""
+        """Whether a finished phase was removed."""
         phase = path.partition("/")[0]
         if phase in self.flow.phases or phase not in self.before:
             return False
         return self.before[phase].status != "failed"
 
     def is_end_of_list(self, path: str) -> bool:
-        """Did its list fail with it?  Then nothing has followed."""
+        """Whether its list failed with it.  Then no later step has run."""
         above, record = path.rpartition("/")[0], self.before[path]
         if record.status != "failed" or (
             above in self.before and self.before[above].status != "failed"
@@ -184,7 +184,7 @@ class Moment:
         )
 
     def is_handled(self) -> bool:
-        """Has an action that failed and was handled, perhaps not to the end, another text now?"""
+        """Whether the text of a failed action changed after its handler started."""
         return any(
             path in self.places
             and self.places[path].handled
@@ -193,7 +193,7 @@ class Moment:
         )
 
     def is_misplaced(self) -> bool:
-        """Is there a step before one that has ended, and was never begun, or ended behind it?"""
+        """Whether a step before a finished one never started, or ended after it."""
         before = self.expected().before
         places = list(self.places)
         for path in self.before:
@@ -207,14 +207,14 @@ class Moment:
         return False
 
     def has_changed_inside(self) -> bool:
-        """Has a step that has ended others inside it now, which need not have ended themselves?"""
+        """Whether a finished step has other steps inside it now."""
         return any(
             path in self.before and self.memory.inside.get(path) != place.inside
             for path, place in self.places.items()
         )
 
     def counts(self, path: str, record: Record, now: Mapping[str, Place]) -> bool:
-        """Is it an end that is remembered?"""
+        """Whether this end is replayed."""
         if record.status in ("done", "skipped"):
             return True
         if path not in now:
@@ -224,7 +224,7 @@ class Moment:
         return now[path].goes_on
 
     def is_stale(self, path: str, expected: Expected) -> bool:
-        """Was something before it done again since, or will it be, since it failed?"""
+        """Whether an earlier step ran again since then, or will run again because it failed."""
         own = self.before[path].number
         known = [
             (one, self.before[one]) for one in expected.before.get(path, ()) if one in self.before
@@ -236,25 +236,27 @@ class Moment:
         )
 
 
-def broken_rules(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]) -> list[str]:
-    if "map/items" in after and after["map/items"].number > moment.last:
-        moment.take(moment.flow.items)
+def broken_rules(
+    situation: Situation, run_attempt: RunAttempt, after: Mapping[str, Record]
+) -> list[str]:
+    if "map/items" in after and after["map/items"].number > situation.last:
+        situation.take(situation.flow.items)
     return [
-        *_refusals(moment, run_attempt),
-        *_questions(moment, run_attempt, after),
-        *_repeated(moment, run_attempt, after),
-        *_results(moment, run_attempt, after),
-        *_shown(moment, run_attempt, after),
+        *_refusals(situation, run_attempt),
+        *_questions(situation, run_attempt, after),
+        *_repeated(situation, run_attempt, after),
+        *_results(situation, run_attempt, after),
+        *_shown(situation, run_attempt, after),
     ]
 
 
-# ── what may run at most once is asked about ────────────────────────────────
+# ── what may run at most once is asked about ─────────────────────────────
 
 
 def _questions(
-    moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]
+    situation: Situation, run_attempt: RunAttempt, after: Mapping[str, Record]
 ) -> Iterator[str]:
-    open_before = set(moment.questions()) - {*moment.repeat, *moment.done}
+    open_before = set(situation.questions()) - {*situation.repeat, *situation.done}
     if run_attempt.refused_code == "once":
         asked = set(re.findall(r"--repeat (\S+),", run_attempt.refused))
         if asked != open_before:
@@ -262,30 +264,41 @@ def _questions(
     for line in run_attempt.lines:
         if line.path in open_before:
             yield f"begun again, its end was not known, and nobody was asked: {line.path}"
-        if line.path in moment.done and not _has_reason(moment, run_attempt, line.path, after):
+        if line.path in situation.done and not _has_reason(
+            situation, run_attempt, line.path, after
+        ):
             yield f"done again, though somebody said that it was done: {line.path}"
     for path in {line.path for line in run_attempt.lines}:
-        place = moment.places.get(path)
-        if place is not None and place.once and path not in after and path not in moment.world.open:
+        place = situation.places.get(path)
+        if (
+            place is not None
+            and place.once
+            and path not in after
+            and path not in situation.project.open
+        ):
             yield f"it was begun, and that is not recorded: {path}"
 
 
 def _has_reason(
-    moment: Moment, run_attempt: RunAttempt, path: str, after: Mapping[str, Record]
+    situation: Situation, run_attempt: RunAttempt, path: str, after: Mapping[str, Record]
 ) -> bool:
-    before = moment.expected().before.get(path, ())
+    before = situation.expected().before.get(path, ())
     ran = {line.path for line in run_attempt.lines}
-    return any(one in ran or (one in after and after[one].number > moment.last) for one in before)
+    return any(
+        one in ran or (one in after and after[one].number > situation.last) for one in before
+    )
 
 
 # ── what is shown ────────────────────────────────────────────────────────
 
 
-def _shown(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]) -> Iterator[str]:
-    """Commands that look at a run count its items as they are recorded."""
-    if not moment.world.run_id:
+def _shown(
+    situation: Situation, run_attempt: RunAttempt, after: Mapping[str, Record]
+) -> Iterator[str]:
+    """Check that commands that inspect a run count its items as recorded."""
+    if not situation.project.run_id:
         return
-    shown, listed = moment.world.shown()
+    shown, listed = situation.project.shown()
     if shown["status"] != listed["status"]:
         yield f"show says {shown['status']}, runs says {listed['status']}"
     if run_attempt.result is not None and run_attempt.result.status != shown["status"]:
@@ -304,40 +317,40 @@ def _shown(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record])
         found = {status: counts.get(status, 0) for status in wanted}
         if found != wanted:
             yield f"{name} counts {found}, and recorded are {wanted}"
-    items = moment.flow.items if chosen.number > moment.last else moment.memory.items
+    items = situation.flow.items if chosen.number > situation.last else situation.memory.items
     if part and part["total"] not in (None, len(items)):
         yield f"show counts {part['total']} items of {len(items)}"
 
 
-# ── a changed file is said, and nothing runs ─────────────────────────────
+# ── a changed file is reported, and nothing runs ─────────────────────────
 
 
-def _refusals(moment: Moment, run_attempt: RunAttempt) -> Iterator[str]:
+def _refusals(situation: Situation, run_attempt: RunAttempt) -> Iterator[str]:
     if run_attempt.refused_code == "once":
         return
     if run_attempt.refused and run_attempt.lines:
         yield f"refused, and {[line.path for line in run_attempt.lines]} ran: {run_attempt.refused}"
-    changed = moment.changed_paths()
+    changed = situation.changed_paths()
     if run_attempt.refused:
         if run_attempt.refused_code != "changed":
             yield f"refused: {run_attempt.refused}"
-        elif moment.accept or not (changed or moment.may_be_asked()):
+        elif situation.accept or not (changed or situation.may_be_asked()):
             yield f"refused without a change: {run_attempt.refused}"
         return
     failure = run_attempt.result.failure if run_attempt.result else None
     if failure is not None and failure.kind == "refused":
         yield f"refused in the middle: {failure.message}"
-    if moment.accept or moment.retry:
+    if situation.accept or situation.retry:
         return
-    expected = moment.expected()
+    expected = situation.expected()
     asked = [
         path
         for path in changed
-        if path in expected.before and not moment.is_stale(path, expected)
-        if moment.memory.text.get(path) != moment.places[path].says
+        if path in expected.before and not situation.is_stale(path, expected)
+        if situation.memory.text.get(path) != situation.places[path].says
     ]
     # Whether the flow has gone on from a failure is not known of a step that is gone.
-    gone = [path for path in moment.removed() if moment.before[path].status != "failed"]
+    gone = [path for path in situation.removed() if situation.before[path].status != "failed"]
     asked += [path for path in gone if path.count("/") == 1]
     if asked:
         yield f"nobody was asked about {sorted(asked)}"
@@ -347,124 +360,126 @@ def _refusals(moment: Moment, run_attempt: RunAttempt) -> Iterator[str]:
 
 
 def _repeated(
-    moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]
+    situation: Situation, run_attempt: RunAttempt, after: Mapping[str, Record]
 ) -> Iterator[str]:
-    expected = moment.expected()
+    expected = situation.expected()
     ran: set[str] = set()
     for line in run_attempt.lines:
-        if line.path not in ran and not _is_needed(moment, line.path, ran, expected, after):
+        if line.path not in ran and not _is_needed(situation, line.path, ran, expected, after):
             yield f"done again without need: {line.path}"
-        if line.path not in ran and _is_unasked(moment, line.path, expected):
+        if line.path not in ran and _is_unasked(situation, line.path, expected):
             yield f"done again because of a step that is new or moved, and nobody was asked: {line.path}"
         ran.add(line.path)
     for path in (
-        one for one in after if one.endswith("/items") and after[one].number > moment.last
+        one for one in after if one.endswith("/items") and after[one].number > situation.last
     ):
-        if not _is_needed(moment, path, ran, expected, after):
+        if not _is_needed(situation, path, ran, expected, after):
             yield f"chosen again without need: {path}"
     for path, count in Counter(line.path for line in run_attempt.lines).items():
         most = expected.attempts.get(path, 2)
         if count > most:
-            yield f"done {count} times in one life: {path}"
+            yield f"done {count} times in one run attempt: {path}"
 
 
 def _is_needed(
-    moment: Moment, path: str, ran: set[str], expected: Expected, after: Mapping[str, Record]
+    situation: Situation, path: str, ran: set[str], expected: Expected, after: Mapping[str, Record]
 ) -> bool:
-    place = moment.places.get(path)
+    place = situation.places.get(path)
     if place is None:
         return False
-    if not any(_is_remembered(moment, one, path) for one in _itself_and_above(path)):
+    if not any(_is_replayed(situation, one, path) for one in _itself_and_above(path)):
         return True
-    if path not in moment.before or moment.memory.says.get(path) != place.says:
+    if path not in situation.before or situation.memory.says.get(path) != place.says:
         return True
-    if path.startswith(DEAD) and _item_changed(moment, path):
+    if path.startswith(DEAD) and _item_changed(situation, path):
         return True
-    items = (one for one in moment.before if one.startswith(DEAD))
-    if path.startswith(BEHIND_MAP) and any(_item_changed(moment, one) for one in items):
+    items = (one for one in situation.before if one.startswith(DEAD))
+    if path.startswith(BEHIND_MAP) and any(_item_changed(situation, one) for one in items):
         return True
-    if any(_follows(path, gone) for gone in moment.removed()):
+    if any(_follows(path, gone) for gone in situation.removed()):
         return True
-    mine = moment.before[path].number
-    if any(moment.has_failed_since(step, mine) for step in _checked_by(path)):
+    mine = situation.before[path].number
+    if any(situation.has_failed_since(step, mine) for step in _checked_by(path)):
         return True
-    if place.redone and moment.has_failed_since(place.of, mine):
+    if place.redone and situation.has_failed_since(place.of, mine):
         return True
     for one in expected.before.get(path, ()):
-        if one in ran or (one in moment.before and moment.before[one].number > mine):
+        if one in ran or (one in situation.before and situation.before[one].number > mine):
             return True
-        if one in after and after[one].number > moment.last:
+        if one in after and after[one].number > situation.last:
             return True
     return False
 
 
 def _checked_by(path: str) -> Iterator[str]:
-    """The steps whose checks it is inside of: what such a one says may be another thing the next time."""
+    """The steps whose checks contain it: the text of a check may differ the next time."""
     parts = path.split("/")
     yield from ("/".join(parts[:at]) for at, part in enumerate(parts) if part.startswith("check@"))
 
 
-def _is_unasked(moment: Moment, path: str, expected: Expected) -> bool:
-    """Is all in order before a step that had ended, but for steps that were never begun?"""
+def _is_unasked(situation: Situation, path: str, expected: Expected) -> bool:
+    """Whether all earlier steps of a finished one are in order, except steps that never started."""
     if (
-        moment.accept
-        or moment.retry
-        or moment.memory.retried_by_another_text
-        or _item_changed(moment, path)
+        situation.accept
+        or situation.retry
+        or situation.memory.retried_by_another_text
+        or _item_changed(situation, path)
     ):
         return False
-    if path not in moment.before or not moment.counts(path, moment.before[path], moment.places):
+    if path not in situation.before or not situation.counts(
+        path, situation.before[path], situation.places
+    ):
         return False
-    if path in moment.changed_paths() or path.endswith("/run") or "/again@" in path:
+    if path in situation.changed_paths() or path.endswith("/run") or "/again@" in path:
         return False
     before = expected.before.get(path, ())
-    if any(one in moment.memory.text for one in before if one not in moment.begun):
-        return False  # somebody was asked about that step when the run went on last
+    if any(one in situation.memory.text for one in before if one not in situation.begun):
+        return False  # Plait asked about that step when the run last continued
     if any(
-        one in moment.before and moment.before[one].status == "failed"
+        one in situation.before and situation.before[one].status == "failed"
         for one in _itself_and_above(path)
     ):
         return False
-    mine = moment.before[path].number
-    known = [one for one in before if one in moment.begun]
-    if not path.startswith(DEAD) and any(_item_changed(moment, one) for one in moment.before):
-        return False  # an item that failed is done again by another text, and what is behind it
-    return all(one in moment.before and moment.before[one].number < mine for one in known)
+    mine = situation.before[path].number
+    known = [one for one in before if one in situation.begun]
+    if not path.startswith(DEAD) and any(_item_changed(situation, one) for one in situation.before):
+        return False  # a failed item runs again with another text, and so do its later steps
+    return all(one in situation.before and situation.before[one].number < mine for one in known)
 
 
 def _follows(path: str, gone: str) -> bool:
-    """Does it stand behind a step that is not there any more?"""
+    """Whether it comes after a removed step."""
     above = gone.rpartition("/")[0]
     if HANDLER.search(above):
-        above = above.rpartition("/")[0]  # behind a handler stand other parts of its step
+        above = above.rpartition("/")[0]  # other parts of the step come after a handler
     phases = [one.partition("/")[0] for one in (gone, path)]
     return path.startswith(f"{above}/") or PHASES.index(phases[0]) < PHASES.index(phases[1])
 
 
-def _is_remembered(moment: Moment, path: str, inside: str) -> bool:
-    """Has it an end that stands for what is inside it?"""
-    record, inner = moment.before.get(path), moment.before.get(inside)
+def _is_replayed(situation: Situation, path: str, inside: str) -> bool:
+    """Whether its end is replayed and stands for everything inside it."""
+    record, inner = situation.before.get(path), situation.before.get(inside)
     if record is None or (inner is not None and inner.number > record.number):
         return False
-    if path == "map" and moment.retry:
+    if path == "map" and situation.retry:
         return False
     if path.startswith(DEAD) and path.count("/") == 1 and record.status == "failed":
-        return path not in (moment.retried or ())
-    return moment.counts(path, record, moment.places)
+        return path not in (situation.retried or ())
+    return situation.counts(path, record, situation.places)
 
 
-def _item_changed(moment: Moment, path: str) -> bool:
-    """Of an item that failed: is there anything in it that says something else now?"""
+def _item_changed(situation: Situation, path: str) -> bool:
+    """Whether any step of a failed item has another text now."""
     item = "/".join(path.split("/")[:2])
-    record = moment.before.get(item)
+    record = situation.before.get(item)
     if record is None or record.status != "failed":
         return False
-    now = {one: place.says for one, place in moment.places.items()}
-    return moment.memory.each.get(item) != inside(item, now)
+    now = {one: place.says for one, place in situation.places.items()}
+    return situation.memory.each.get(item) != inside(item, now)
 
 
 def inside(item: str, says: Mapping[str, tuple[object, ...]]) -> tuple[object, ...]:
-    return tuple((path, said) for path, said in says.items() if path.startswith(f"{item}/"))
+    return tuple((path, words) for path, words in says.items() if path.startswith(f"{item}/"))
 
 
 def _above(path: str) -> Iterator[str]:
@@ -480,23 +495,25 @@ def _itself_and_above(path: str) -> Iterator[str]:
 # ── what comes out ───────────────────────────────────────────────────────
 
 
-def _results(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record]) -> Iterator[str]:
-    if run_attempt.result is None or moment.memory.retried_by_another_text:
+def _results(
+    situation: Situation, run_attempt: RunAttempt, after: Mapping[str, Record]
+) -> Iterator[str]:
+    if run_attempt.result is None or situation.memory.retried_by_another_text:
         return
     failure = run_attempt.result.failure
     if failure is not None and failure.kind == "refused":
         return
-    expected = moment.expected()
-    printed = {line.path: line.printed for line in moment.world.ledger}
+    expected = situation.expected()
+    printed = {line.path: line.printed for line in situation.project.ledger}
     for path, words in expected.printed.items():
         if printed.get(path) != words:
             yield f"{path} printed {printed.get(path)}, and a run from the start prints {words}"
     if (run_attempt.result.status == "done") != expected.succeeded:
         yield f"the run is {run_attempt.result.status}: {failure}"
     for path, words in expected.files.items():
-        if any(is_at_or_below(one, path) for one in moment.world.marked_done):
-            continue  # nobody knows what it printed
-        file = moment.world.root / f"out/{path}.txt"
+        if any(is_at_or_below(one, path) for one in situation.project.marked_done):
+            continue  # its output is unknown
+        file = situation.project.root / f"out/{path}.txt"
         kept = file.read_text() if file.exists() else None
         if kept != words:
             yield f"in the file of {path} is {kept}, and a run from the start puts there {words}"
@@ -504,14 +521,14 @@ def _results(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record
         return
     yield from _order(expected.ended, expected, after)
     value = run_attempt.result.value
-    ends_in_steps = moment.flow.phases.keys() & {"reduce", "merge"} and isinstance(value, dict)
+    ends_in_steps = situation.flow.phases.keys() & {"reduce", "merge"} and isinstance(value, dict)
     if ends_in_steps and value.get("output") != expected.output:
         yield f"the run gave {value.get('output')}, and one from the start gives {expected.output}"
     counts = {
         name: run_attempt.result.counts.get(name) for name in ("total", "successful", "failed")
     }
     wanted = {
-        "total": len(moment.items),
+        "total": len(situation.items),
         "successful": expected.successful,
         "failed": len(expected.failed),
     }
@@ -520,7 +537,7 @@ def _results(moment: Moment, run_attempt: RunAttempt, after: Mapping[str, Record
 
 
 def _order(paths: Sequence[str], expected: Expected, after: Mapping[str, Record]) -> Iterator[str]:
-    """No end is older than that of something before it."""
+    """Check that no end is older than that of an earlier step."""
     for path in paths:
         if path not in after:
             yield f"{path} has no end"
@@ -531,4 +548,4 @@ def _order(paths: Sequence[str], expected: Expected, after: Mapping[str, Record]
             if one in after and after[one].number > after[path].number
         ]
         if newer:
-            yield f"{path} was remembered, and {newer[0]} before it was done again"
+            yield f"{path} was replayed, and {newer[0]} before it was done again"

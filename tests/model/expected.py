@@ -1,4 +1,4 @@
-"""What an uninterrupted run of a flow does, by the documentation: each command with its words, in order."""
+"""What an uninterrupted run of a flow does according to the documentation: each command in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Names = dict[str, Value]
 
 
 class StepFailed(Exception):
-    """A step has failed, and its list ends."""
+    """A step failed, so its list ends."""
 
     def __init__(self, printed: str, captures: Names | None = None) -> None:
         super().__init__(printed)
@@ -21,27 +21,27 @@ class StepFailed(Exception):
 
 @dataclass
 class Expected:
-    """What came of a flow."""
+    """The expected result of a flow."""
 
     printed: dict[str, str] = field(default_factory=dict)
-    """By path: what each command that is done prints."""
+    """The output of each command that runs, by path."""
     ended: list[str] = field(default_factory=list)
-    """The paths of all steps with an end, in the order of their ends, steps that are skipped included."""
+    """The paths of all steps with an end, also skipped ones, in the order of their ends."""
     before: dict[str, list[str]] = field(default_factory=dict)
-    """By path: the ends that come before it in every run; items of one map do not wait for each other."""
+    """The ends that come before each step in every run, by path; items of a map do not wait for each other."""
     attempts: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    """By path: what each step that is done has put into its file."""
+    """The content of the output file of each step, by path."""
     failed: list[str] = field(default_factory=list)
     """Keys of the items that failed."""
     successful: int = 0
     done: bool = True
-    """Did it come to its last step?"""
+    """Whether the flow reached its last step."""
     output: Value | None = None
 
     @property
     def succeeded(self) -> bool:
-        """A run whose items all failed has failed, also if its last step is done."""
+        """Whether the run succeeded.  It failed if all items failed, even if its last step is done."""
         return self.done and not (self.failed and not self.successful)
 
 
@@ -51,7 +51,7 @@ def expect(
     is_broken: Callable[[str], bool],
     marked_done: Collection[str] = (),
 ) -> Expected:
-    """`items`: those that were written down; `is_broken`: does the world let a command fail, by path?
+    """`items`: those that the run has written down; `is_broken`: whether the command at a path fails.
 
     `marked_done`: commands that somebody says to have done their work; what they printed is not known.
     """
@@ -74,7 +74,7 @@ class _Performance:
         )
         self.found = Expected()
         self.past: list[str] = []
-        """The ends behind which the next step stands."""
+        """The ends that come before the next step."""
 
     def performed(self) -> Expected:
         names: Names = dict(self.flow.vars)
@@ -113,7 +113,7 @@ class _Performance:
     def listed(
         self, steps: Sequence[Step], above: str, names: Names, own: str
     ) -> tuple[Value | None, Names]:
-        """The last output, and what was captured."""
+        """The last output and the captured variables."""
         output: Value | None = None
         captures: Names = {}
         names = dict(names)
@@ -159,7 +159,7 @@ class _Performance:
         return self.acted(step, here, names, own)
 
     def acted(self, step: Step, here: str, names: Names, own: str) -> tuple[str, Names]:
-        """The action, and what follows it inside the step."""
+        """The action, and its handlers inside the step."""
         handled: Names = {}
         printed, is_done = self.tried(step, f"{here}/run", names, own)
         for number in range(1, step.tries + 1):
@@ -213,7 +213,7 @@ class _Performance:
         try:
             return self.listed(steps, path, _seen(step, names, printed), own)[1]
         except StepFailed:
-            raise StepFailed(printed) from None  # both have failed, and it is the step that did
+            raise StepFailed(printed) from None  # both failed, and the failure is that of the step
 
     def validated(self, step: Step, here: str, seen: Names, own: str) -> Names:
         captures: Names = {}
@@ -242,12 +242,12 @@ class _Performance:
         return outputs
 
     def command(self, step: Step, path: str, names: Names, own: str) -> tuple[str, bool]:
-        """What it prints, and whether it succeeds."""
+        """The output of a command, and whether it succeeds."""
         words = [word for name in step.words for word in _words(names[name])]
         self.found.before[path] = list(self.past)
         if path in self.marked_done:
             return "", True
-        printed = said(path, step.revision, words, {"AROUND": self.flow.env, "OWN": own})
+        printed = output_line(path, step.revision, words, {"AROUND": self.flow.env, "OWN": own})
         self.found.printed[path] = printed
         failing = code_of(step.revision, path) != 0 or self.is_broken(path)
         self.found.attempts[path] = step.attempts if failing else 1
@@ -261,8 +261,8 @@ class _Performance:
         self.past.append(path)
 
 
-def said(path: str, revision: str, words: Sequence[str], env: Mapping[str, str]) -> str:
-    """What the command of every step prints."""
+def output_line(path: str, revision: str, words: Sequence[str], env: Mapping[str, str]) -> str:
+    """The line that a command prints."""
     if lacks(revision, path):
         return '{"completion_percentage": 50}'
     return (
@@ -271,7 +271,7 @@ def said(path: str, revision: str, words: Sequence[str], env: Mapping[str, str])
 
 
 def _seen(step: Step, names: Names, printed: str) -> Names:
-    """What is known behind an action, inside its step."""
+    """The names known after an action, inside its step."""
     return {**names, "last.output": printed, **({step.capture: printed} if step.capture else {})}
 
 

@@ -1,7 +1,7 @@
-"""Flows as the model knows them: what stands in the file, and what the documentation makes of it.
+"""Flows as the model knows them: the text of the file, and its documented meaning.
 
-Nothing here asks Plait.  A flow is a small tree of steps; `text` writes it as YAML, and the places
-that `walked` gives say where each step is in a run, what it says, and what stands before it.
+Nothing here uses Plait.  A flow is a small tree of steps; `text` writes it as YAML, and the places
+that `walked` gives name the path of each step in a run, its text, and the steps before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAILS, FLAKY, LACKS = "F", "K", "J"
 """What the revision of a command begins with that always fails; that fails, or prints a result that is not
 complete, as often as the digit behind it says: see `code_of` and `lacks`."""
 LISTS = ("inner", "handler", "success", "zero", "three", "incomplete")
-"""The fields of a step in which steps are."""
+"""The fields of a step that contain steps."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Step:
     revision: str
     kind: Kind = "shell"
     words: tuple[str, ...] = ()
-    """Names that its command mentions; of a `use`, those that `with` gives to its block."""
+    """Names in its command; for a `use`, those that `with` passes to its block."""
     capture: str = ""
     when: tuple[str, str, str] | None = None
     """A name, == or !=, and a text."""
@@ -35,7 +35,7 @@ class Step:
     goes_on: bool = False
     """`continue_on_error`"""
     env: str = ""
-    """A name whose value its commands print, too, as the variable OWN."""
+    """A name whose value its commands also print, as the variable OWN."""
     handler: tuple[Step, ...] | None = None
     """`on_failure`"""
     tries: int = 0
@@ -47,16 +47,16 @@ class Step:
     three: tuple[Step, ...] | None = None
     """`on_exit_code: {3: …}`; every failure here is an exit code of 3."""
     check: str = ""
-    """The revision of the command that validates it."""
+    """The revision of its validating command."""
     incomplete: tuple[Step, ...] | None = None
     """`on_incomplete` of that, once."""
     once: bool = False
     into_file: bool = False
     """`output_file`"""
     inner: tuple[Step, ...] = ()
-    """Of a `use`, its block; of a `foreach`, what it does."""
+    """The block of a `use`, or the steps of a `foreach`."""
     values: tuple[str, ...] = ()
-    """Of a `foreach`."""
+    """The values of a `foreach`."""
 
     @property
     def fails(self) -> bool:
@@ -64,35 +64,35 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Is its action all that it does?"""
+        """Whether the step consists of its action alone."""
         around = (self.handler, self.success, self.zero, self.three)
         return self.kind == "shell" and not self.check and all(one is None for one in around)
 
     @property
     def is_redone(self) -> bool:
-        """Is its action done again when a check has failed it?"""
+        """Whether its action runs again after a failed check."""
         return bool(self.check) and self.incomplete is None and not self.once
 
     @property
     def is_handled(self) -> bool:
-        """Does something follow when its action fails?"""
+        """Whether a handler follows when its action fails."""
         return self.handler is not None or self.three is not None
 
 
 def code_of(revision: str, path: str) -> int:
-    """The exit code of a command, where the world does not break it."""
+    """The exit code of a command that the test does not break."""
     if revision.startswith(FLAKY):
         return 3 if _earlier(path) < int(revision[1]) else 0
     return 3 if revision.startswith(FAILS) else 0
 
 
 def lacks(revision: str, path: str) -> bool:
-    """Does a check say that something is missing?"""
+    """Whether a check reports that something is missing."""
     return revision.startswith(LACKS) and _earlier(path) < int(revision[1])
 
 
 def _earlier(path: str) -> int:
-    """How often it was tried before, by its path: `again@2` is the third time, `check@2` the second."""
+    """The number of earlier attempts, from the path: `again@2` is the third attempt, `check@2` the second."""
     found = _TIME.search(path)
     return 0 if found is None else int(found[2]) - (found[1] == "check")
 
@@ -101,7 +101,7 @@ _TIME = re.compile(r"/(again|check)@(\d+)(/0)?$")
 
 
 def named(steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:
-    """The steps of a list by what they are called in a path: their ids, or their numbers."""
+    """The steps of a list by their names in paths: ids or numbers."""
     return ((step.id or str(number), step) for number, step in enumerate(steps))
 
 
@@ -110,7 +110,7 @@ class Flow:
     phases: Mapping[str, tuple[Step, ...]]
     items: tuple[str, ...] = ()
     from_file: bool = False
-    """The items stand in a file of their own: what it holds is no text of the flow."""
+    """A map whose items are in a file of their own, which is not part of the text of the flow."""
     vars: Mapping[str, str] = field(default_factory=dict)
     env: str = "e0"
     """The value of the variable AROUND, which reaches every step."""
@@ -149,13 +149,13 @@ def _written(step: Step, phase: str, blocks: dict[str, object]) -> dict[str, obj
     def listed(steps: Sequence[Step]) -> list[dict[str, object]]:
         return [_written(one, phase, blocks) for one in steps]
 
-    said: dict[str, object] = {"id": step.id} if step.id else {}
+    fields: dict[str, object] = {"id": step.id} if step.id else {}
     if step.when is not None:
         name, compared, value = step.when
-        said["when"] = f"${{{name}}} {compared} '{value}'"
+        fields["when"] = f"${{{name}}} {compared} '{value}'"
     match step.kind:
         case "shell":
-            said["shell"] = " ".join(
+            fields["shell"] = " ".join(
                 ["say", step.revision, *(f"${{{name}}}" for name in step.words)]
             )
         case "use":
@@ -165,42 +165,42 @@ def _written(step: Step, phase: str, blocks: dict[str, object]) -> dict[str, obj
                 "steps": listed(step.inner),
             }
             given = {f"w{n}": f"${{{name}}}" for n, name in enumerate(step.words)}
-            said |= {"use": block, **({"with": given} if given else {})}
+            fields |= {"use": block, **({"with": given} if given else {})}
         case "foreach":
-            said["foreach"] = list(step.values)
-            said["do"] = listed(step.inner)
+            fields["foreach"] = list(step.values)
+            fields["do"] = listed(step.inner)
     if step.capture:
-        said["capture"] = step.capture
+        fields["capture"] = step.capture
     if step.attempts > 1:
-        said["retry"] = {"attempts": step.attempts, "initial_delay": 0.001}
+        fields["retry"] = {"attempts": step.attempts, "initial_delay": 0.001}
     if step.goes_on:
-        said["continue_on_error"] = True
+        fields["continue_on_error"] = True
     if step.env:
-        said["env"] = {"OWN": f"${{{step.env}}}"}
+        fields["env"] = {"OWN": f"${{{step.env}}}"}
     if step.once:
-        said["once"] = True
+        fields["once"] = True
     if step.into_file:
-        said["output_file"] = "out/${step.path}.txt"
+        fields["output_file"] = "out/${step.path}.txt"
     if step.handler is not None:
         steps = listed(step.handler)
-        said["on_failure"] = {"steps": steps, "max_attempts": step.tries} if step.tries else steps
+        fields["on_failure"] = {"steps": steps, "max_attempts": step.tries} if step.tries else steps
     if step.success is not None:
-        said["on_success"] = listed(step.success)
+        fields["on_success"] = listed(step.success)
     codes = {
         code: listed(steps)
         for code, steps in (("0", step.zero), ("3", step.three))
         if steps is not None
     }
     if codes:
-        said["on_exit_code"] = codes
+        fields["on_exit_code"] = codes
     if step.check:
         more = (
             {"on_incomplete": {"steps": listed(step.incomplete), "max_attempts": 1}}
             if step.incomplete
             else {}
         )
-        said["validate"] = {"shell": f"say {step.check}", **more}
-    return said
+        fields["validate"] = {"shell": f"say {step.check}", **more}
+    return fields
 
 
 # ── what each step says ──────────────────────────────────────────────────
@@ -208,27 +208,27 @@ def _written(step: Step, phase: str, blocks: dict[str, object]) -> dict[str, obj
 
 @dataclass(frozen=True)
 class Place:
-    """A step at its place in a run."""
+    """A step at its path in a run."""
 
     path: str
     says: tuple[object, ...]
-    """What it is compared by: its own words, and what reaches it from around."""
+    """The text that it is compared by: its own words, and the values from outer steps."""
     command: bool
-    """Does it do something itself, or only what is inside it?"""
+    """Whether it runs a command itself, and not only the steps inside it."""
     goes_on: bool = False
     handled: str = ""
-    """Of an action that something follows when it has failed: the path of its step."""
+    """The path of its step, if it is an action with a failure handler."""
     once: bool = False
     inside: tuple[Step, ...] = ()
-    """The steps that it performs: they are compared by themselves once they have ended."""
+    """The steps inside it.  Once they have ended, they are compared by themselves."""
     of: str = ""
-    """Of an action: the path of its step."""
+    """The path of its step, if it is an action."""
     redone: bool = False
-    """Is it an action that is done again when its step has failed by a check?  Nothing else could help."""
+    """Whether it is an action that runs again after a failed check of its step."""
 
 
 def places(flow: Flow, items: Sequence[str] | None = None) -> Iterator[Place]:
-    """Every place of a flow that may have a record, in the order of the file."""
+    """Every path of a flow that may have a record, in the order of the file."""
     for name, steps in flow.lists:
         if name != "map":
             yield from _places(flow, steps, name, ())
@@ -276,7 +276,7 @@ def _places(
 def _around_action(
     flow: Flow, step: Step, here: str, says: tuple[object, ...], around: tuple[object, ...]
 ) -> Iterator[Place]:
-    """What may follow an action inside its step."""
+    """The parts of a step that may follow its action."""
     handled = here if step.is_handled else ""
     for number in range(1, step.tries + 1):
         yield from _places(flow, step.handler or (), f"{here}/on_failure@{number}", around)

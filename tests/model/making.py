@@ -1,4 +1,4 @@
-"""Random flows, and random edits of them: whatever stands in a step, only names that are known there."""
+"""Random flows and random edits of them, in which each step uses only names that it knows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def made_step(name: str, chance: Random, *, depth: int = 0) -> Step:
 
 
 def _with_more(step: Step, chance: Random) -> Step:
-    """With some of what may stand around an action."""
+    """A step with some fields around its action."""
     fields = ["handler", "handler", "success", "zero", "three", "check"]
     for field in sorted({chance.choice(fields) for _ in range(chance.randint(1, 3))}):
         step = _with_field(step, field, chance)
@@ -100,7 +100,7 @@ def _when(chance: Random) -> tuple[str, str, str]:
 
 
 def is_sound(flow: Flow) -> bool:
-    """Is every name known where it stands, whichever conditions hold?  And has every list its own ids?"""
+    """Whether every name is known where it is used, under all conditions, and the ids in each list differ."""
     if not _fits(flow):
         return False
     try:
@@ -116,11 +116,11 @@ def is_sound(flow: Flow) -> bool:
 
 
 WAYS = ("done", "incomplete", "handled", "coded", "again")
-"""Ways through a step; what ends a list is on none of them."""
+"""The paths through a step that do not end its list."""
 
 
 def _going(steps: Sequence[Step], way: str) -> tuple[Step, ...]:
-    """All steps go this way, as far as they can."""
+    """Take this path through all steps that have it."""
     return tuple(_gone(replace(step, inner=_going(step.inner, way)), way) for step in steps)
 
 
@@ -166,7 +166,7 @@ def _lists(step: Step) -> list[tuple[str, tuple[Step, ...]]]:
 def _fits(flow: Flow) -> bool:
     last = flow.phases.get("map", ())[-1:]
     if not last or last[0].kind != "shell" or last[0].when or last[0].goes_on:
-        return False  # so that every item has an output that is a text
+        return False  # every item must have a text as its output
     lists = [steps for _, steps in flow.lists]
     for steps in lists:
         lists += [inner for step in steps for _, inner in _lists(step)]
@@ -192,7 +192,7 @@ def _is_fit(step: Step) -> bool:
     if step.kind == "shell":
         return not step.inner
     if not step.inner or step.inner[-1].when or step.inner[-1].goes_on or step.goes_on:
-        return False  # so that it has an output
+        return False  # it must have an output
     if step.check or step.once or step.into_file or len(_lists(step)) > 1:
         return False
     if step.kind == "use" and not step.id:
@@ -204,7 +204,7 @@ def _is_fit(step: Step) -> bool:
 
 
 def edited(flow: Flow, chance: Random) -> tuple[Flow, str]:
-    """Another flow that is sound, and what was done to it."""
+    """A valid edit of a flow, and its description."""
     for _ in range(TRIES):
         how = chance.choice(EDITS)
         other = how(flow, chance)
@@ -216,7 +216,7 @@ def edited(flow: Flow, chance: Random) -> tuple[Flow, str]:
 def _in_list(
     flow: Flow, chance: Random, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]
 ) -> Flow:
-    """With one of its lists changed, at any depth."""
+    """The flow with one of its lists changed, at any depth."""
     name = chance.choice([name for name, _ in flow.lists])
     steps = flow.phases[name]
     deep = [at for at, step in enumerate(steps) if _lists(step)]
@@ -330,7 +330,7 @@ def _remove(flow: Flow, chance: Random) -> Flow:
 
 
 def _rename(flow: Flow, chance: Random) -> Flow:
-    """With another command, too: by the same words and in the same place it would be the same step."""
+    """Also with another command: the same text at the same path would be the same step."""
 
     def change(step: Step) -> Step:
         other = replace(

@@ -1,7 +1,7 @@
-"""A project in which flows of the model are run by the real engine, with a real journal, and die.
+"""A project in which the real engine runs flows of the model, with a real journal, and dies.
 
-The commands of steps are played in this process, and write a ledger that the engine does not know.
-A death is one of the journal: from some record on nothing is written any more, as after a kill.
+The commands of steps are simulated in this process and write a ledger that the engine does not know.
+A death is simulated in the journal: from some record on nothing is written, as after a kill.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from model.expected import said
+from model.expected import output_line
 from model.flow import ITEMS, Flow, code_of, text
 from plait.adapters.process.process_spec import ProcessResult
 from plait.adapters.store.writer import Writer
@@ -33,12 +33,12 @@ ONCE = "may run at most once; it started, and its outcome is unknown"
 
 
 class Died(BaseException):
-    """Nothing of this life is left but what it has recorded."""
+    """Ends a run attempt: only its records are left."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A command was done: where, what it printed, and with which exit code."""
+    """A command that ran: its path, output and exit code."""
 
     path: str
     printed: str
@@ -53,11 +53,11 @@ class Record:
 
 @dataclass
 class RunAttempt:
-    """What was seen of one command of the user's."""
+    """What one `plait` command did."""
 
     lines: list[Line]
     result: FlowResult | None = None
-    """None: it died."""
+    """None if it died."""
     refused: str = ""
     refused_code: str = ""
 
@@ -67,21 +67,21 @@ class RunAttempt:
 
 
 @dataclass
-class World:
+class Project:
     root: Path
     broken: set[str] = field(default_factory=set)
-    """Paths whose commands fail, until somebody mends them."""
+    """Paths whose commands fail until they are repaired."""
     ledger: list[Line] = field(default_factory=list)
     begun: set[str] = field(default_factory=set)
-    """Paths of all steps of which the journal has ever heard."""
+    """Paths of all steps that the journal has ever recorded."""
     open: set[str] = field(default_factory=set)
-    """Paths of the steps that were begun, and whose end is not recorded since."""
+    """Paths of the steps that were started and have no recorded end since."""
     ends: dict[str, Record] = field(default_factory=dict)
-    """By path: the number of the last end of a step, also if it was begun again since."""
+    """The number of the last end of each step, also if it was started again since, by path."""
     marked_done: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
-    """What is said to be done, and nobody has come to."""
-    """Paths of the commands that somebody says to have done their work."""
+    """Steps marked done that no run attempt has reached yet."""
+    """Paths of the commands that were marked done."""
     run_id: str = ""
 
     def __post_init__(self) -> None:
@@ -98,7 +98,9 @@ class World:
     # ── what a user does ─────────────────────────────────────────────────
 
     def run(self, death: Death) -> RunAttempt:
-        return self._lived(lambda: run_flow(str(self.file), project=str(self.root)), death)
+        return self._perform_attempt(
+            lambda: run_flow(str(self.file), project=str(self.root)), death
+        )
 
     def resume(
         self, death: Death, *, accept: bool, repeat: Sequence[str] = (), done: Sequence[str] = ()
@@ -108,7 +110,7 @@ class World:
                 self.run_id, project=str(self.root), accept_changes=accept, repeat=repeat, done=done
             )
 
-        return self._lived(work, death)
+        return self._perform_attempt(work, death)
 
     def retry(
         self, death: Death, *, items: Sequence[str] = (), from_start: bool = False
@@ -118,7 +120,7 @@ class World:
                 self.run_id, project=str(self.root), items=items, from_start=from_start
             )
 
-        return self._lived(work, death)
+        return self._perform_attempt(work, death)
 
     def dry_run(self) -> list[PlannedStep] | str:
         try:
@@ -127,7 +129,7 @@ class World:
             return str(error)
 
     def shown(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What `plait show --json` and `plait runs --json` say of the run."""
+        """What `plait show --json` and `plait runs --json` print about the run."""
         options = Namespace(
             run=self.run_id,
             project=str(self.root),
@@ -137,16 +139,16 @@ class World:
             html=None,
             format=None,
         )
-        said = []
+        documents = []
         for command in (show, runs):
             printed = io.TextIOWrapper(io.BytesIO())
             with contextlib.redirect_stdout(printed):
                 command.run(options)
             printed.seek(0)
-            said.append(json.loads(printed.read()))
-        return said[0], said[1][0]
+            documents.append(json.loads(printed.read()))
+        return documents[0], documents[1][0]
 
-    def _lived(self, work: Any, death: Death) -> RunAttempt:
+    def _perform_attempt(self, work: Any, death: Death) -> RunAttempt:
         began = len(self.ledger)
         with self._played(death):
             try:
@@ -197,7 +199,7 @@ class World:
         assert command == "say", bound.shown
         path = env["PLAIT_IDEMPOTENCY_KEY"].partition("/")[2]
         code = 3 if path in self.broken else code_of(revision, path)
-        printed = said(path, revision, words, env)
+        printed = output_line(path, revision, words, env)
         self.ledger.append(Line(path, printed, code))
         self.marked_done.discard(path)
         return ProcessResult(code, None, printed.encode(), b"", 0.0, False)
@@ -205,7 +207,7 @@ class World:
     # ── what is recorded ─────────────────────────────────────────────────
 
     def records(self) -> dict[str, Record]:
-        """By path: how each step ended the last time, unless that was forgotten."""
+        """The last outcome of each step, unless it was invalidated, by path."""
         files = list(self.root.glob(".ai/state/runs/*/journal.db"))
         if not files:
             return {}
@@ -244,7 +246,7 @@ def is_below(path: str, top: str, is_alone: bool) -> bool:
 
 
 class Death:
-    """When a life ends: with so many records, those behind them are lost; or in a command, behind its effect."""
+    """When a run attempt dies: after some records, with later ones lost; or in a command, after its effect."""
 
     def __init__(self, *, records: int | None = None, commands: int | None = None) -> None:
         self.reported = (
@@ -252,7 +254,7 @@ class Death:
             if records
             else f"dies in command {commands}"
             if commands
-            else "lives"
+            else "does not die"
         )
         self._records, self._commands = records, commands
         self._really = Writer.append

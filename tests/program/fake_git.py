@@ -1,4 +1,4 @@
-"""Real git for tests, as `Hands.git` promises it."""
+"""Real git for tests, with the interface of the run services."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class FakeServices:
 
 @dataclass(slots=True)
 class FakeModel:
-    said: str = "fine"
+    text: str = "fine"
     usage: TokenUsage = TokenUsage(2, 1, cost=0.5)
     calls: list[ModelRequest] = field(default_factory=list)
     name: str = "fake"
@@ -222,7 +222,7 @@ class FakeModel:
         on_text: OnText | None = None,  # noqa: ARG002
     ) -> ModelResponse:
         self.calls.append(request)
-        return ModelResponse(self.said, usage=self.usage, model="m-1")
+        return ModelResponse(self.text, usage=self.usage, model="m-1")
 
     def price(self, model: str | None, usage: TokenUsage) -> float | None:  # noqa: ARG002
         return usage.cost or 0.0

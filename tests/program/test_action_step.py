@@ -117,8 +117,8 @@ def test_a_handler_that_works_is_enough_and_knows_why_it_was_called() -> None:
 
 def test_a_handler_sees_the_output_and_stderr_of_the_command_that_failed() -> None:
     fakes = FakeServices(
-        lambda said: (
-            printed("found 3\n", exit_code=2, stderr="bad\n") if "test" in said else Finished()
+        lambda command: (
+            printed("found 3\n", exit_code=2, stderr="bad\n") if "test" in command else Finished()
         )
     )
     mend = saying("${shell.output}|${shell.stderr}|${error.output}|${error.stderr}")
@@ -277,10 +277,10 @@ def test_env_and_working_dir_reach_the_process_and_later_steps_do_not_see_them()
 
 
 def test_a_step_knows_its_names_and_its_attempt() -> None:
-    said: list[Json] = []
+    texts: list[Json] = []
 
     def fail_once(ctx: StepContext) -> Json:
-        said.append(
+        texts.append(
             text_of("${step.name} ${step.index} ${step.path} ${step.attempt}").render(ctx.scope)
         )
         return failing().run(ctx) if ctx.attempt == 1 else "ok"
@@ -292,7 +292,7 @@ def test_a_step_knows_its_names_and_its_attempt() -> None:
         policy=Policy(Retry(2, "fixed", 0.0)),
     )
     performed(steps(made))
-    assert said == ["A 0 flow/a 1", "A 0 flow/a 2"]
+    assert texts == ["A 0 flow/a 1", "A 0 flow/a 2"]
 
 
 def test_output_file_gets_all_of_an_output_that_is_too_long_to_be_kept(tmp_path: Path) -> None:

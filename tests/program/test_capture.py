@@ -70,7 +70,7 @@ def test_an_output_is_kept_in_the_format_that_is_asked_for(
     assert type(kept) is type(value)
 
 
-def test_a_boolean_that_is_not_said_is_whether_the_command_succeeded() -> None:
+def test_a_boolean_that_is_not_printed_is_whether_the_command_succeeded() -> None:
     assert capture_values(Capture("n", "boolean"), {"output": "", "exit_code": 3})["n"] is False
 
 
@@ -107,7 +107,7 @@ def test_an_output_of_another_format_fails_the_step_and_is_not_quoted(
 
 
 @pytest.mark.parametrize(("format", "output", "message"), REFUSED)
-def test_of_a_failed_step_an_output_of_another_format_is_null(
+def test_an_output_of_another_format_from_a_failed_step_is_null(
     format: Format, output: str, message: str
 ) -> None:
     value, facts = capture_values(
@@ -127,7 +127,7 @@ def test_a_handler_runs_although_the_output_of_the_failed_step_has_another_forma
     tried = step("a", ShellAction(text_of("x")), capture=Capture("n", "json"), on_failure=handler)
     flow = steps(tried, step("b", saying("${mended} | ${n.exit_code}")))
     outcome = performed(flow, new_run(fakes))
-    if attempts:  # it was mended in vain: the failure is that of the command
+    if attempts:  # its handler did not help: the failure is that of the command
         assert failure_of(outcome).message == "exit code 3: bad"
     else:
         assert isinstance(outcome, Succeeded)
@@ -180,7 +180,7 @@ def test_newlines_at_the_end_are_stripped_and_nothing_else(text: str) -> None:
 
 
 FACTS = [
-    # hole                    what a later step sees
+    # placeholder             what a later step sees
     ("${n}",                  "out"),
     ("${n.stderr}",           "err"),
     ("${n.exit_code}",        0),
@@ -206,9 +206,9 @@ def test_facts_stand_beside_a_captured_value(placeholder: str, seen: Json) -> No
 
 
 def test_facts_never_hide_a_field_of_json() -> None:
-    said = '{"success": "no", "exit_code": 99, "own": 1}'
+    output = '{"success": "no", "exit_code": 99, "own": 1}'
     flow = steps(
-        step("a", saying(said), capture=Capture("r", "json")),
+        step("a", saying(output), capture=Capture("r", "json")),
         step("b", saying("${r.success} ${r.exit_code} ${r.own} ${r.stderr:-none}")),
     )
     outcome = performed(flow)
@@ -227,10 +227,10 @@ def test_facts_that_are_not_kept_are_not_there() -> None:
 
 
 def test_a_step_whose_output_cannot_be_captured_fails_and_may_be_retried() -> None:
-    said = iter(["oops", "41"])
+    outputs = iter(["oops", "41"])
     number = Capture("n", "number")
     tried = step(
-        "a", Acting(lambda _: next(said)), capture=number, policy=Policy(Retry(2, "fixed", 0.0))
+        "a", Acting(lambda _: next(outputs)), capture=number, policy=Policy(Retry(2, "fixed", 0.0))
     )
     outcome = performed(steps(tried))
     assert isinstance(outcome, Succeeded)

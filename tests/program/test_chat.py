@@ -1,4 +1,4 @@
-"""A chat knows what was said in it, whatever became of single answers."""
+"""A chat knows its earlier messages, even if single answers failed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from program.fakes import new_run, turn_of
 FIRST = AgentStep("agent", "review", "look at it", "be kind", tools=("*",))
 
 
-def lines(*said: str) -> ReadUserInput:
-    rest = iter(said)
+def lines(*texts: str) -> ReadUserInput:
+    rest = iter(texts)
     return lambda _: next(rest, None)
 
 
@@ -68,7 +68,7 @@ def test_a_prompt_that_was_stopped_before_it_was_sent_is_known_as_well() -> None
     assert heard(model.asks[-1]) == [("user", "look at it"), ("user", "and now?")]
 
 
-def test_an_answer_that_was_stopped_is_recorded_so_with_what_the_person_said() -> None:
+def test_an_answer_that_was_stopped_is_recorded_so_with_the_message_of_the_person() -> None:
     runs: list[RunContext] = []
 
     def stopped(_: ModelRequest) -> ModelResponse:

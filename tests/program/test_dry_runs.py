@@ -258,7 +258,7 @@ def test_however_deep_it_stands_it_does_not_act(shape: Any) -> None:
 
 
 def test_nothing_but_act_calls_the_run_of_a_step_an_action_or_a_program() -> None:
-    """Whoever calls `x.run(ctx)` himself would let it act in a dry run."""
+    """A direct call of `x.run(ctx)` would act in a dry run."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         if path.relative_to(SOURCE).parts[0] not in ("engine", "agents", "program", "lang", "app"):

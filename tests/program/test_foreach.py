@@ -91,8 +91,8 @@ def test_a_value_without_items_is_refused(value: Json) -> None:
 
 
 def test_an_item_knows_itself_its_place_and_the_names_around_it() -> None:
-    said = "${item}${index}/${total} ${item_index}/${item_total} ${outer}"
-    outcome = performed(loop(["a", "b"], step("s", saying(said))), values={"outer": "o"})
+    text = "${item}${index}/${total} ${item_index}/${item_total} ${outer}"
+    outcome = performed(loop(["a", "b"], step("s", saying(text))), values={"outer": "o"})
     assert output_of(outcome) == ["a0/2 0/2 o", "b1/2 1/2 o"]
 
 
@@ -128,7 +128,9 @@ def test_the_first_failure_stops_the_loop_and_fails_the_step() -> None:
 
 
 def test_continue_on_error_runs_every_item_and_keeps_its_place() -> None:
-    fakes = FakeServices(lambda said: printed(f"{said}\n", exit_code=1 if "b" in said else 0))
+    fakes = FakeServices(
+        lambda command: printed(f"{command}\n", exit_code=1 if "b" in command else 0)
+    )
     made = loop(list("abc"), step("s", ShellAction(text_of("${item:raw}"))), continue_on_error=True)
     failure = failure_of(performed(made, new_run(fakes)))
     assert failure.message == "1 of 3 items failed: exit code 1: b"

@@ -46,7 +46,7 @@ def changed(
     return found.since(before, str(folder))
 
 
-def test_files_outside_the_cone_of_a_sparse_checkout_are_there_all_the_same(tmp_path: Path) -> None:
+def test_files_outside_the_cone_of_a_sparse_checkout_are_still_there(tmp_path: Path) -> None:
     files = {"seen/a": "1\n", "far/changed": "1\n", "far/kept": "1\n"}
     for folder in ("seen", "far"):
         (tmp_path / "r" / folder).mkdir(parents=True)
@@ -362,12 +362,12 @@ ALL = frozenset({"step", "workflow", "git"})
 
 def test_a_step_sees_what_the_one_before_it_changed_and_what_the_run_did(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
-    said = "${step.files_added:json} ${step.name:-} ${workflow.files_changed:json} ${workflow.name:-none} ${git.branch}"
+    text = "${step.files_added:json} ${step.name:-} ${workflow.files_changed:json} ${workflow.name:-none} ${git.branch}"
     flow = workflow(
         steps=steps(
             step("one", writing(repository, b="1\n")),
             step("two", writing(repository, c="1\n")),
-            step("three", saying(said), facts={"name": "three"}),
+            step("three", saying(text), facts={"name": "three"}),
         ),
         tracks=ALL,
     )
@@ -376,12 +376,12 @@ def test_a_step_sees_what_the_one_before_it_changed_and_what_the_run_did(tmp_pat
 
 def test_before_the_first_step_nothing_has_changed(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
-    said = "${step.files_added:json} ${step.commit_count} ${step.insertions}"
+    text = "${step.files_added:json} ${step.commit_count} ${step.insertions}"
     for flow in (
-        workflow(steps=steps(step("one", saying(said))), tracks=ALL),
+        workflow(steps=steps(step("one", saying(text))), tracks=ALL),
         workflow(
             setup=steps(step("one", saying("x"))),
-            reduce=steps(step("two", saying(said))),
+            reduce=steps(step("two", saying(text))),
             tracks=ALL,
         ),
     ):
@@ -422,7 +422,7 @@ def test_handlers_see_what_the_step_itself_changed_also_if_it_failed(tmp_path: P
     assert ran(flow, repository, tmp_path) == '["half"] broken'
 
 
-def test_a_resumed_run_remembers_what_steps_changed_and_where_the_run_began(tmp_path: Path) -> None:
+def test_a_resumed_run_knows_what_steps_changed_and_where_the_run_began(tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "r", a="1\n")
     broken = [True]
 

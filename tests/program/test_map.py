@@ -252,10 +252,10 @@ def test_results_are_in_the_order_of_the_items_failed_ones_included(
 
 
 def test_reduce_sees_what_became_of_the_items() -> None:
-    said = "${map.successful}/${map.total} ${map.failed} ${map.success_rate} ${map.outputs:json} ${map.results[1].error}"
+    text = "${map.successful}/${map.total} ${map.failed} ${map.success_rate} ${map.outputs:json} ${map.results[1].error}"
     flow = Phases(
         map=map_of([1, 2, 3, 4], picky(2)),
-        reduce=steps(step("r", saying(said)), name="reduce"),
+        reduce=steps(step("r", saying(text)), name="reduce"),
     )
     run = new_run()
     value = flow.run(turn_of(run))
@@ -264,7 +264,7 @@ def test_reduce_sees_what_became_of_the_items() -> None:
 
 
 NAMES: list[tuple[Json, str, Json]] = [
-    # item                    hole                  value
+    # item                    placeholder           value
     ("a.txt",                 "${item}",            "a.txt"),
     ("a.txt",                 "${item.path}",       "a.txt"),
     ("a.txt",                 "${item.value}",      "a.txt"),
@@ -319,10 +319,10 @@ def test_no_more_items_run_at_once_than_allowed() -> None:
     assert most == [3]
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "many", "", "99999"])
-def test_a_parallelism_that_is_none_is_refused(said: str) -> None:
+@pytest.mark.parametrize("value", ["0", "-1", "many", "", "99999"])
+def test_a_parallelism_that_is_none_is_refused(value: str) -> None:
     failure = failure_of(
-        performed(map_of([1], Acting(), parallel=text_of("${n}")), values={"n": said})
+        performed(map_of([1], Acting(), parallel=text_of("${n}")), values={"n": value})
     )
     assert "max_parallel is a number from 1 to 4096" in failure.message
 
@@ -332,7 +332,7 @@ def test_a_finished_item_is_not_repeated_and_a_dead_letter_waits() -> None:
     made = map_of(range(3), action)
     journal = MemoryJournal()
     performed(made, new_run(journal=journal))
-    del journal._finished["map"]  # the run died before the fan itself was recorded
+    del journal._finished["map"]  # the run died before the map itself was recorded
     outcome = performed(made, new_run(journal=journal.reopen()))
     assert counts(outcome) == (3, 2, 1, 0)
     assert len(action.ran) == 3
@@ -379,7 +379,7 @@ def test_a_stop_starts_no_new_items_and_records_those_that_ended() -> None:
     assert len(action.ran) == 5
 
 
-def test_a_tool_nobody_trusts_ends_the_run_from_within_an_item() -> None:
+def test_an_untrusted_tool_ends_the_run_from_within_an_item() -> None:
     def answer(_: StepContext) -> Json:
         raise TrustError("not trusted")
 

@@ -39,8 +39,8 @@ def checks(*answers: Json) -> Acting:
     left = list(answers)
 
     def answer(_: object) -> Json:
-        said = left.pop(0) if len(left) > 1 else left[0]
-        return said if isinstance(said, str) else json.dumps(said)
+        result = left.pop(0) if len(left) > 1 else left[0]
+        return result if isinstance(result, str) else json.dumps(result)
 
     return Acting(answer)
 
@@ -63,11 +63,18 @@ LOOPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "threshold", "attempts", "checked", "mended", "complete"), LOOPS)
+@pytest.mark.parametrize(
+    ("percentages", "threshold", "attempts", "checked", "mended", "complete"), LOOPS
+)
 def test_a_check_is_repeated_after_each_attempt_to_complete(
-    said: list[float], threshold: float, attempts: int, checked: int, mended: int, complete: bool
+    percentages: list[float],
+    threshold: float,
+    attempts: int,
+    checked: int,
+    mended: int,
+    complete: bool,
 ) -> None:
-    check, mend = checks(*({"completion_percentage": one} for one in said)), Acting()
+    check, mend = checks(*({"completion_percentage": one} for one in percentages)), Acting()
     made = validated(check, mend, threshold=threshold, attempts=attempts)
     outcome = performed(step("a", Acting(), validation=made))
     assert (len(check.ran), len(mend.ran)) == (checked, mended)
@@ -123,7 +130,7 @@ FILES = [
     (STALE,     None,                                  False,   100),
     (STALE,     None,                                  True,    0),      # left behind by an earlier check
     (None,      None,                                  True,    0),
-    (STALE,     b'{"completion_percentage": 70}',      True,    70),     # it failed, and said how
+    (STALE,     b'{"completion_percentage": 70}',      True,    70),     # it failed, and printed a result
     (None,      b'{"completion_percentage": 70}',      True,    70),
     (STALE,     b'{"missing": ["docs"]}',              True,    0),
     (STALE,     b'{"completion_percentage": 70}',      False,   70),
@@ -171,7 +178,7 @@ def test_a_failed_check_that_writes_the_same_result_again_has_written_it(tmp_pat
 
 
 UNKEPT = [
-    # who checks   what is said                  complete?
+    # who checks   the message                   complete?
     ("shell",      "all tests pass",             True),      # that it ended well is enough
     ("shell",      "{}",                         True),
     ("agent",      "I could not look.",          False),     # an agent always ends well
@@ -183,9 +190,9 @@ UNKEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "said", "complete"), UNKEPT)
-def test_an_agent_that_checks_has_to_give_a_result(kind: str, said: str, complete: bool) -> None:
-    check = steps(step("c", checks(said), kind=kind), name="check")
+@pytest.mark.parametrize(("kind", "result", "complete"), UNKEPT)
+def test_an_agent_that_checks_has_to_give_a_result(kind: str, result: str, complete: bool) -> None:
+    check = steps(step("c", checks(result), kind=kind), name="check")
     outcome = performed(step("a", Acting(), validation=Validation(check)))
     if complete:
         assert isinstance(outcome, Succeeded)

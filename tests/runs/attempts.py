@@ -1,4 +1,4 @@
-"""Lives of one run with a scripted model, and tools that keep what they are called with."""
+"""Attempts of one run with a scripted model, and tools that keep their calls."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run_attempt(
     budget: Budget | None = None,
     watchers: Iterable[Watch] = (),
 ) -> Outcome:
-    """One life of a run, to its end."""
+    """Perform one run attempt to its end."""
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
     is_first = journal.last() == 0
@@ -98,7 +98,7 @@ def performed(loaded: LoadedFlow, run: RunContext) -> Outcome:
         run.events.close()
 
 
-def said(outcome: Outcome) -> str:
+def outcome_text(outcome: Outcome) -> str:
     return outcome.failure.message if isinstance(outcome, Failed) else "done"
 
 

@@ -204,7 +204,7 @@ class Place:
 
 
 def new_place(top: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Place:
-    """A project that nobody trusts; the environment is small, and known."""
+    """An untrusted project, with a small and known environment."""
     (top / "project" / ".ai" / "tools").mkdir(parents=True)
     (top / "home").mkdir()
     for name in set(os.environ) - KEPT:

@@ -108,11 +108,11 @@ KNOWN_BY_FILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "description", "schema"), KNOWN_BY_FILE)
+@pytest.mark.parametrize(("fields", "description", "schema"), KNOWN_BY_FILE)
 def test_what_the_file_of_an_mcp_tool_says_counts_more(
-    place: Place, said: Any, description: str, schema: Any
+    place: Place, fields: Any, description: str, schema: Any
 ) -> None:
-    tiny(place, **said)
+    tiny(place, **fields)
     assert place.plait("trust", "mcp", "tiny", "add").returncode == 0
     [offer] = offers(toolbox(place.root), ("add",))
     assert offer.description == description

@@ -12,7 +12,7 @@ from plait.lang.common import parse_backend
 from plait.schema import Fields, validate
 from plait.scope import Scope
 
-SAID = [
+CHOSEN = [
     # flow                                              backend
     ("steps: []",                                       "local"),
     ("backend: a\nmap: {input: x, steps: []}",          "a"),
@@ -21,7 +21,7 @@ SAID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "expected"), SAID)
+@pytest.mark.parametrize(("text", "expected"), CHOSEN)
 def test_a_map_names_its_backend_or_its_flow_does(text: str, expected: str) -> None:
     assert parse_backend(Fields("flow", parse(text, "f.yaml"), Scope())) == expected  # type: ignore[arg-type]
 
@@ -38,7 +38,7 @@ def test_a_backend_is_added_by_a_row() -> None:
     )
 
 
-def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
+def test_an_unknown_backend_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         make_backend("locl")
     assert str(caught.value) == "there is no backend 'locl'\nfix: did you mean 'local'?"
@@ -47,17 +47,17 @@ def test_a_backend_that_nobody_has_is_refused_with_the_nearest() -> None:
 
 
 ADDRESSES = [
-    # name            what is said
+    # name            the message
     ("local://x",     "the backend 'local' takes no address\nfix: write --backend local"),
     ("dask://",       "the address is missing in the backend 'dask://'\nfix: write dask://HOST:PORT, or dask alone"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "said"), ADDRESSES)
-def test_an_address_that_cannot_be_one_is_refused(name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "message"), ADDRESSES)
+def test_an_address_that_cannot_be_one_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         make_backend(name)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_a_cluster_may_be_named_in_a_file_by_its_address() -> None:

@@ -28,7 +28,7 @@ from share import examples
 
 AMPLE = "{turns: 100, tokens: 100000, spend: 1000, steps: 100, seconds: 600}"
 PROMPTS = f"limits: {AMPLE}\nsteps: [{{prompt: one}}, {{prompt: two}}, {{tool: add}}, {{prompt: three}}]\n"
-CONVERSE = f"""\
+SESSION = f"""\
 limits: {AMPLE}
 steps:
   - prompt: {{prompt: talk, tools: ['*'], limits: {AMPLE}}}
@@ -48,7 +48,7 @@ DEEP = f"---\npermissions: ['*', 'directive:*']\nlimits: {AMPLE}\n---\ndeep\n"
 NESTED = f"limits: {AMPLE}\nsteps: [{{tool: graph}}, {{prompt: two}}, {{tool: 'directive:deep'}}]\n"
 HOSTS = {
     "prompt": ("flow.yaml", PROMPTS),
-    "conversation": ("flow.yaml", CONVERSE),
+    "conversation": ("flow.yaml", SESSION),
     "directive": ("talk.md", DIRECTIVE),
     "graph": ("graph.yaml", GRAPH),
     "nested": ("flow.yaml", NESTED),
@@ -94,10 +94,10 @@ class Services(ToolServices):
 
     def _answer(self, ask: ModelRequest) -> ModelResponse:
         self._effects(is_model=True)
-        said, results = ask.messages[0].text, sum(one.role == "tool" for one in ask.messages)
-        if said == "talk" and results == 0:
+        prompt, results = ask.messages[0].text, sum(one.role == "tool" for one in ask.messages)
+        if prompt == "talk" and results == 0:
             return wants(("add", {}), ("add", {"n": 2}))
-        if said == "deep" and results < 2:
+        if prompt == "deep" and results < 2:
             return wants((("graph", "directive:talk")[results], {}))
         return says("done")
 
@@ -120,10 +120,10 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def lived(
+def perform_attempt(
     top: Path, host: str, journal: MemoryJournal, effects: Effects
 ) -> tuple[RunContext, LoadedFlow]:
-    """One life of a run, to its end or its death."""
+    """Perform one run attempt, to its end or its death."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
@@ -146,14 +146,14 @@ def test_a_run_that_was_killed_has_used_up_what_an_uninterrupted_one_has(
     host: str, data: st.DataObject, top: Path
 ) -> None:
     whole = Effects()
-    expected = used(lived(top, host, MemoryJournal(), whole)[0])
+    expected = used(perform_attempt(top, host, MemoryJournal(), whole)[0])
     assert expected["turns"] > 0
     journal = MemoryJournal()
     for moment in data.draw(st.lists(st.integers(0, whole.made - 1), max_size=3)):
         with suppress(Crash):
-            lived(top, host, journal, Effects(moment))
+            perform_attempt(top, host, journal, Effects(moment))
         journal.reopen()
-    assert used(lived(top, host, journal, Effects())[0]) == expected
+    assert used(perform_attempt(top, host, journal, Effects())[0]) == expected
 
 
 @pytest.mark.parametrize("host", LIMITED)
@@ -161,20 +161,20 @@ def test_what_was_paid_for_an_answer_that_broke_off_is_never_forgotten(
     host: str, top: Path
 ) -> None:
     whole = Effects()
-    expected = used(lived(top, host, MemoryJournal(), whole)[0])
+    expected = used(perform_attempt(top, host, MemoryJournal(), whole)[0])
     for moment in range(whole.made):
         journal = MemoryJournal()
         effects = Effects(moment, breaks=True)
         broken: list[StepError] = []
         try:
-            lived(top, host, journal, effects)
+            perform_attempt(top, host, journal, effects)
         except Crash:
             continue  # it was a tool
         except StepError as error:
             broken.append(error)
         journal.reopen()
-        for _ in range(2):  # and a life after that, which only remembers
-            again = used(lived(top, host, journal, Effects())[0])
+        for _ in range(2):  # and another run attempt, which only replays
+            again = used(perform_attempt(top, host, journal, Effects())[0])
             if broken:
                 assert again == {
                     **expected,
@@ -188,13 +188,13 @@ def test_a_resumed_agent_has_what_its_earlier_run_attempt_left_over(top: Path) -
     """A limit of its own, not of the run: two of three turns are recorded, so one is left."""
     journal = MemoryJournal()
     with suppress(Crash):
-        lived(top, "directive", journal, Effects(3))
+        perform_attempt(top, "directive", journal, Effects(3))
     run, _ = watched(top, "directive", journal.reopen())
     assert run["agent"].usage()["turns"] == 2
 
 
 def watched(top: Path, host: str, journal: MemoryJournal) -> tuple[dict[str, Any], RunContext]:
-    """A life, and what each agent in it had used up in the end."""
+    """Perform a run attempt, and return the final usage of each agent."""
     file, text = HOSTS[host]
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
@@ -216,7 +216,7 @@ def test_the_agents_inside_count_what_was_recorded_inside_them(top: Path) -> Non
     whole, _ = watched(top, "nested", MemoryJournal())
     journal = MemoryJournal()
     with suppress(Crash):
-        lived(top, "nested", journal, Effects(14))
+        perform_attempt(top, "nested", journal, Effects(14))
     resumed, _ = watched(top, "nested", journal.reopen())
     for path, budget in resumed.items():
         names = ("turns", "tokens", "spend", "steps")
@@ -250,7 +250,7 @@ def test_agents_side_by_side_never_ask_more_than_is_left(top: Path) -> None:
 
 
 def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[str, int]:
-    """How the agent ended, and how many questions were asked in this life."""
+    """Return the output of the agent, and the number of requests of this run attempt."""
     (top / "many.md").write_text(
         f"---\npermissions: ['directive:*']\nlimits: {{turns: {turns}}}\n---\nmany\n"
     )
@@ -259,12 +259,12 @@ def many(top: Path, turns: int, answer: Says, journal: MemoryJournal) -> tuple[s
     run = new_run(fakes, journal)
     try:
         value = load_file(str(top / "many.md"), environ={}).program.run(turn_of(run))
-        said = value["output"]
+        text = value["output"]
     except StepError as error:
-        said = error.failure.message
+        text = error.failure.message
     finally:
         run.events.close()
-    return said, len(fakes.scripted.asks)
+    return text, len(fakes.scripted.asks)
 
 
 def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_be_made(
@@ -285,10 +285,10 @@ def test_a_limit_of_calls_that_is_reached_among_several_lets_the_first_of_them_b
     assert again.calls == [("add", {"n": 2})]
 
 
-# ── what is heard while it is said ───────────────────────────────────────
+# ── live text of the model ───────────────────────────────────────────────
 
 
-def test_a_prompt_step_is_heard_while_the_model_speaks(top: Path) -> None:
+def test_the_text_of_a_prompt_step_is_shown_while_it_arrives(top: Path) -> None:
     (top / "flow.yaml").write_text("steps: [{prompt: hello}]\n")
     loaded = load_file(str(top / "flow.yaml"), environ={})
     heard: list[Event] = []

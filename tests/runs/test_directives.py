@@ -106,10 +106,10 @@ def test_a_directive_is_run_as_an_agent(place: Place) -> None:
 
 def test_its_prompt_can_be_printed_and_nothing_is_sent(place: Place) -> None:
     file = place.write("review.md", REVIEW)
-    said = place.plait(
+    ended = place.plait(
         "run", "review.md", "-i", "what={input:other}", "--prompt-only", env={"PLAIT_PROVIDER": ""}
     )
-    assert (said.returncode, said.stdout) == (0, "Look at {input:other}.\n")
+    assert (ended.returncode, ended.stdout) == (0, "Look at {input:other}.\n")
     asked = place.plait("run", "review.md", "-i", "what=x", "--prompt-only", "--json")
     assert json.loads(asked.stdout)["inputs"] == {"what": "x"}
     assert directive_prompt(str(file), Options({"what": "y"})).body == "Look at y."
@@ -184,7 +184,7 @@ def test_a_limit_ends_the_run_with_what_there_is_and_a_higher_one_goes_on(place:
     )
 
 
-def test_a_call_that_may_be_made_once_is_asked_about_and_can_be_said_to_be_done(
+def test_a_call_that_may_be_made_once_is_asked_about_and_can_be_marked_done(
     place: Place,
 ) -> None:
     deadly = NOTE.replace(
@@ -214,7 +214,7 @@ def test_a_chat_in_a_pipe_is_lines_and_a_run(place: Place) -> None:
         ("kept n", "Seen."),
         ("and {input:what}?", "Too."),
     )
-    said = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "plait", "chat", "review.md", "-i", "what=it"],
         cwd=place.root,
         input="and {input:what}?\n/quit\nnever\n",
@@ -222,8 +222,8 @@ def test_a_chat_in_a_pipe_is_lines_and_a_run(place: Place) -> None:
         text=True,
         timeout=60,
     )
-    assert (said.returncode, said.stdout) == (0, "Seen.\nToo.\n")
-    assert said.stderr.strip() == '· team/note {"text":"n"}'
+    assert (ended.returncode, ended.stdout) == (0, "Seen.\nToo.\n")
+    assert ended.stderr.strip() == '· team/note {"text":"n"}'
     shown = place.plait("show")
     assert "say:2" in shown.stdout
 
@@ -279,9 +279,9 @@ class Talked:
         self.out, self.err = out, err
 
 
-def talk(place: Place, said: str, *, is_there: bool = False) -> tuple[FlowResult, Talked]:
+def talk(place: Place, typed: str, *, is_there: bool = False) -> tuple[FlowResult, Talked]:
     out, err = io.StringIO(), io.StringIO()
-    person = ChatTerminal(io.StringIO(said), out, err, is_there=is_there)
+    person = ChatTerminal(io.StringIO(typed), out, err, is_there=is_there)
     result = run_flow(
         str(place.root / "review.md"),
         Options({"what": "it"}),
@@ -379,7 +379,7 @@ def test_always_holds_for_the_whole_chat(place: Place) -> None:
     assert heard.err.count("call it?") == 1
 
 
-def test_in_a_pipe_nobody_is_asked_and_nothing_more_is_allowed(place: Place) -> None:
+def test_in_a_pipe_no_question_is_asked_and_nothing_more_is_allowed(place: Place) -> None:
     place.write("review.md", "---\ninputs: {what: string}\n---\nLook at {input:what}.")
     script(place, ("Look at it.", use("team__note", text="a")), ("", "x"))
     result, heard = talk(place, "", is_there=False)
@@ -418,10 +418,10 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal() -> None:
     assert "\x07" not in out.getvalue() + err.getvalue()
 
 
-def test_only_a_directive_can_be_talked_with(place: Place) -> None:
+def test_only_a_directive_can_be_chatted_with(place: Place) -> None:
     place.write("flow.yaml", "steps: [{shell: 'true'}]")
-    said = place.plait("chat", "flow.yaml")
-    assert (said.returncode, said.stderr.splitlines()[0].split(": ", 1)[1]) == (
+    ended = place.plait("chat", "flow.yaml")
+    assert (ended.returncode, ended.stderr.splitlines()[0].split(": ", 1)[1]) == (
         2,
         "only a directive can be talked with",
     )

@@ -1,4 +1,4 @@
-"""What only a run can know, in a dry run: it hides what was known before, stays a hole, and decides nothing."""
+"""Unknown values in a dry run: they hide known ones, stay placeholders, and decide no condition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = [
      "map: {input: [1], steps: [{shell: 'echo ${item}', capture_output: c}, {shell: 'echo ${c} ${last.output}'}]}\n"
      "reduce: [{shell: 'echo ${c} ${map.total} ${map.failed} ${map.outputs:json}'}]\n",
      ["echo s", "echo 1", "echo ${c} ${last.output}", "echo ${c} 1 ${map.failed} ${map.outputs:json}"]),
-    # What handlers may capture is as little known: nobody knows whether they run.
+    # Captures of handlers are unknown as well: the handlers may not run.
     ("vars: {c: old}\nsteps: [{shell: ls, on_failure: {steps: [{shell: pwd, capture_output: c}]}}, {shell: 'echo ${c}'}]\n",
      ["ls", "echo ${c}"]),
     ("vars: {c: old}\nsteps: [{shell: ls, on_exit_code: {3: {shell: pwd, capture_output: c}}}, {shell: 'echo ${c}'}]\n",
@@ -164,7 +164,7 @@ steps:
 """
 
 
-def test_what_is_done_again_hides_what_was_remembered(place: Place) -> None:
+def test_steps_that_are_done_again_hide_replayed_ones(place: Place) -> None:
     place.run(RESUMED)
     assert place.plait("resume", "--dry-run").stdout.splitlines() == [
         "steps/0   shell   echo old-build   (replayed)",
@@ -186,7 +186,7 @@ steps:
 """
 
 
-def test_what_a_block_remembers_is_known_and_the_rest_of_it_is_not(place: Place) -> None:
+def test_replayed_steps_of_a_block_are_known_and_the_others_are_not(place: Place) -> None:
     place.run(BEHIND_A_BLOCK)
     assert place.plait("resume", "--dry-run").stdout.splitlines()[-1] == (
         "steps/1   shell   echo one ${v} ${last.output}"
@@ -218,7 +218,7 @@ def test_a_dry_run_refuses_a_tool_that_is_not_there_as_a_run_does(place: Place) 
 
 
 PARAMETERS = [
-    # parameters of core/file/read, exit code, what is said
+    # parameters of core/file/read, exit code, the message
     ("{pathh: x}",                      2, "'pathh' is not a parameter"),
     ("{path: 3}",                       2, "path: must be a string, got 3"),
     ("{path: flow.yaml}",               0, ""),
@@ -228,9 +228,9 @@ PARAMETERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("params", "code", "said"), PARAMETERS)
+@pytest.mark.parametrize(("params", "code", "message"), PARAMETERS)
 def test_a_dry_run_judges_the_parameters_that_are_known(
-    place: Place, params: str, code: int, said: str
+    place: Place, params: str, code: int, message: str
 ) -> None:
     place.write(
         "flow.yaml",
@@ -238,12 +238,12 @@ def test_a_dry_run_judges_the_parameters_that_are_known(
     )
     done = place.plait("run", "flow.yaml", "--dry-run")
     printed = done.stdout + done.stderr
-    assert (done.returncode, said in printed) == (code, True), printed
-    assert bool(done.stdout) == (code == 0)  # what is wrong is said before anything is planned
+    assert (done.returncode, message in printed) == (code, True), printed
+    assert bool(done.stdout) == (code == 0)  # problems are reported before anything is planned
 
 
 INPUTS = [
-    # what stands before the map, its input, exit code, what is said of the items
+    # what stands before the map, its input, exit code, what is shown of the items
     ("",                                      "nope.json",  1, "would fail: "),
     ("",                                      "half.json",  1, "would fail: "),
     ("setup: [{shell: touch nope.json}]\n",   "nope.json",  0, "not known yet: there is no file 'nope.json'"),
@@ -252,13 +252,13 @@ INPUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "said", "code", "shown"), INPUTS)
+@pytest.mark.parametrize(("before", "source", "code", "shown"), INPUTS)
 def test_items_are_not_known_yet_only_if_something_may_still_make_them(
-    place: Place, before: str, said: str, code: int, shown: str
+    place: Place, before: str, source: str, code: int, shown: str
 ) -> None:
     place.write("half.json", "[1, 2")
     place.write(
-        "flow.yaml", f"{before}map: {{input: {said}, steps: [{{shell: 'echo ${{item}}'}}]}}\n"
+        "flow.yaml", f"{before}map: {{input: {source}, steps: [{{shell: 'echo ${{item}}'}}]}}\n"
     )
     done = place.plait("run", "flow.yaml", "--dry-run")
     assert (done.returncode, shown in done.stdout) == (code, True), done.stdout + done.stderr

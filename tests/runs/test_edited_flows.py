@@ -1,4 +1,4 @@
-"""What follows a step that was done again is done again, also if the life that began that was cut."""
+"""Steps after a repeated step are repeated as well, even if that run attempt was killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def cut(place: Place, *command: str) -> None:
-    """A life that is killed by the step that finds the file `dies`."""
+    """Perform a run attempt that a step kills if it finds the file `dies`."""
     place.write("dies", "")
     place.write("die.sh", DIE)
     assert place.plait(*command).returncode == -9
@@ -96,7 +96,7 @@ reduce:
     assert place.text("report") == "ok=3 failed=0\n"
 
 
-def test_of_very_many_items_those_of_an_earlier_choice_do_not_count(
+def test_many_items_of_an_earlier_selection_do_not_count(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(map_progress, "MANY", 800)
@@ -195,7 +195,7 @@ map:
     ("flow", "path"), [(SENT, "steps/send"), (SENT_IN_ITEMS, "map/item:x/send")]
 )
 @pytest.mark.parametrize("also", ["", ", on_success: 'true'"])
-def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_again(
+def test_a_step_marked_done_stays_done_though_one_before_it_is_done_again(
     place: Place, flow: str, path: str, also: str
 ) -> None:
     flow = flow.replace(" MORE", also)
@@ -203,11 +203,11 @@ def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_
     place.write("flow.yaml", flow)
     cut(place, "run", "flow.yaml")
     place.write("flow.yaml", flow.replace("ONE", "TWO"))
-    said = ("resume", "--accept-changes", "--done", path)
-    shown = place.plait(*said, "--dry-run").stdout.splitlines()
+    command = ("resume", "--accept-changes", "--done", path)
+    shown = place.plait(*command, "--dry-run").stdout.splitlines()
     (line,) = (line for line in shown if line.startswith(f"{path}   "))
     assert line.endswith("(replayed)")
-    assert place.plait(*said).returncode == 0
+    assert place.plait(*command).returncode == 0
     assert place.text("seen").split("\n") == ["ONE", "SEND", "TWO", "after  0", ""]
 
 
@@ -223,7 +223,7 @@ def test_a_step_that_is_said_to_be_done_stays_done_though_one_before_it_is_done_
         (SENT_IN_ITEMS, "map/item:x/send", ""),
     ],
 )
-def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_format(
+def test_the_output_of_a_step_marked_done_is_empty_in_every_format(
     place: Place, flow: str, path: str, also: str, how: str, given: str
 ) -> None:
     place.write("flow.yaml", flow.replace(" MORE", f", capture_format: {how}{also}"))
@@ -234,7 +234,7 @@ def test_what_a_step_that_is_said_to_be_done_has_printed_is_empty_in_every_forma
     assert place.text("seen").split("\n")[2] == f"after {given}0"
 
 
-def test_what_is_said_to_be_done_is_not_forgotten_by_a_run_attempt_that_does_not_come_to_it(
+def test_a_done_mark_survives_a_run_attempt_that_does_not_come_to_its_step(
     place: Place,
 ) -> None:
     flow = """\
@@ -250,7 +250,7 @@ steps:
     assert place.text("seen").split() == ["q", "q", "q", "r"]
 
 
-def test_what_was_said_to_be_done_can_be_taken_back_until_it_counts(place: Place) -> None:
+def test_a_done_mark_can_be_taken_back_until_it_counts(place: Place) -> None:
     flow = "steps: [{id: q, shell: 'test -e ok'}, {id: send, shell: 'echo SEND >> seen'}]\n"
     run = place.run(flow).result.run
     place.resume(run, done=["steps/send"])
@@ -264,11 +264,11 @@ def test_what_was_said_to_be_done_can_be_taken_back_until_it_counts(place: Place
 def test_a_dry_run_refuses_the_answers_that_a_resumed_run_refuses(place: Place) -> None:
     run = place.run("steps: [{id: p, shell: 'true'}, {id: q, shell: 'false'}]\n").result.run
     answers: list[dict[str, Any]] = [{"repeat": ["steps/p"]}, {"done": ["q"]}]
-    for said in answers:
+    for answer in answers:
         with pytest.raises(InputError) as refused:
-            place.resume(run, **said)
+            place.resume(run, **answer)
         with pytest.raises(InputError) as dry:
-            plan_resume(run, project=str(place.root), **said)
+            plan_resume(run, project=str(place.root), **answer)
         assert str(dry.value) == str(refused.value)
     assert "did you mean 'steps/q'?" in str(refused.value)
     repeated = place.plait("resume", run, "--dry-run", "--done", "steps/q").stdout.splitlines()
@@ -450,7 +450,7 @@ LOG = "{id: log, shell: echo log >> seen}"
 
 
 @pytest.mark.parametrize(
-    ("flow", "old", "new", "said"),
+    ("flow", "old", "new", "change"),
     [
         (LEDGER, "- {id: pay", f"- {LOG}\n- {{id: pay", "steps/log (log, new)"),
         (
@@ -470,20 +470,20 @@ LOG = "{id: log, shell: echo log >> seen}"
     ],
 )
 def test_a_new_place_of_a_step_before_others_that_are_done_is_a_change(
-    place: Place, flow: str, old: str, new: str, said: str | None
+    place: Place, flow: str, old: str, new: str, change: str | None
 ) -> None:
     run = place.run(flow).result.run
     seen = place.text("seen")
     changed = flow.replace(old, new)
     assert changed != flow
     place.write("flow.yaml", changed)
-    if said is None:
+    if change is None:
         place.write("ok", "")
         assert place.plait("retry", run, "--failed").returncode == 0
         return
     refused = place.plait("resume", run)
     assert (refused.returncode, place.text("seen")) == (2, seen)
-    assert f"since these steps were done: {said}\n" in refused.stderr
+    assert f"since these steps were done: {change}\n" in refused.stderr
     place.write("ok", "")
     assert place.plait("resume", run, "--accept-changes").returncode == 0
     assert place.text("seen") != seen
@@ -505,7 +505,9 @@ def test_what_is_put_behind_all_that_is_done_is_none(place: Place, new: str) -> 
     assert place.text("seen").splitlines().count("log") == 1
 
 
-def test_a_changed_step_of_an_item_that_was_cut_is_said_before_anything_runs(place: Place) -> None:
+def test_a_changed_step_of_an_item_that_was_cut_is_reported_before_anything_runs(
+    place: Place,
+) -> None:
     flow = """\
 map:
   input: [x, y]
@@ -571,14 +573,14 @@ def test_a_step_that_failed_in_spite_of_its_handler_is_handled_anew(place: Place
 
 
 @pytest.mark.parametrize(
-    ("old", "said"),
+    ("old", "change"),
     [
         ("- {id: a, shell: echo a >> seen}", "map/item:*/log (log, new)"),
         ("- {id: r, shell: echo r >> seen}", ""),
     ],
 )
 def test_a_step_that_is_put_at_the_end_of_a_list_is_a_change_if_what_is_behind_the_list_is_done(
-    place: Place, old: str, said: str
+    place: Place, old: str, change: str
 ) -> None:
     flow = """\
 map:
@@ -592,11 +594,11 @@ reduce:
     run = place.done(flow).result.run
     place.write("flow.yaml", flow.replace(old, f"{old}\n  - {LOG}"))
     ended = place.plait("resume", run)
-    assert (said in ended.stderr, ended.returncode) == (True, 2 if said else 0)
-    assert place.text("seen").split() == (["a", "r"] if said else ["a", "r", "log"])
+    assert (change in ended.stderr, ended.returncode) == (True, 2 if change else 0)
+    assert place.text("seen").split() == (["a", "r"] if change else ["a", "r", "log"])
 
 
-def test_a_check_that_said_no_is_not_asked_again_when_what_it_led_to_was_cut(place: Place) -> None:
+def test_a_check_that_failed_is_not_repeated_when_its_handler_was_cut(place: Place) -> None:
     flow = """\
 steps:
 - id: v
@@ -701,7 +703,7 @@ def test_a_dry_run_compares_what_a_strict_flow_says(place: Place) -> None:
     assert "would refuse" in place.plait("resume", run, "--dry-run").stderr
 
 
-def test_whoever_has_accepted_a_text_is_not_asked_about_it_again(place: Place) -> None:
+def test_an_accepted_text_is_not_asked_about_again(place: Place) -> None:
     flow = LIST.replace("DIES", DIES)
     run = place.done(flow).result.run
     place.write("flow.yaml", flow.replace("ONE", "TWO"))
@@ -715,7 +717,7 @@ def test_whoever_has_accepted_a_text_is_not_asked_about_it_again(place: Place) -
         place.resume(run)
 
 
-def test_nobody_is_asked_again_about_a_step_because_another_one_has_changed(place: Place) -> None:
+def test_no_question_about_a_step_is_repeated_because_another_one_has_changed(place: Place) -> None:
     flow = LIST.replace("DIES", DIES)
     run = place.done(flow).result.run
     place.write(
@@ -793,7 +795,7 @@ map:
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "change"),
     [
         (lambda flow: flow.replace("ONE", "TWO"), "map/item:*/a (a)"),
         (
@@ -813,7 +815,7 @@ map:
     ],
 )
 def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], said: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], change: str
 ) -> None:
     monkeypatch.setattr("plait.adapters.store.reader.MANY", 20)
     monkeypatch.setattr("plait.adapters.store.reader.Reader.is_long", lambda self: self.last() > 20)
@@ -824,7 +826,7 @@ def test_in_a_long_journal_that_was_once_retried_all_is_as_in_a_short_one(
     place.write("flow.yaml", edit(LONG))
     with pytest.raises(InputError) as refused:
         place.resume(run)
-    assert said in str(refused.value)
+    assert change in str(refused.value)
     again = place.resume(run, accept_changes=True)
     done = [
         event for event in again.events if isinstance(event, StepFinished) and not event.replayed
@@ -966,14 +968,14 @@ def test_a_dry_run_knows_that_what_follows_an_answer_is_done_again(place: Place)
     run = place.run(flow).result.run
     place.write("flow.yaml", flow.replace("{id: b", "{id: new, shell: 'echo new >> seen'}, {id: b"))
     place.write("ok", "")
-    said = ("resume", run, "--accept-changes", "--done", "steps/new")
-    assert place.plait(*said, "--dry-run").stdout.splitlines() == [
+    command = ("resume", run, "--accept-changes", "--done", "steps/new")
+    assert place.plait(*command, "--dry-run").stdout.splitlines() == [
         "steps/a   shell   a   (replayed)",
         "steps/new   shell   new   (replayed)",
         "steps/b   shell   echo b >> seen   (again: a step before it is done again)",
         "steps/c   shell   test -e ok   (again: it had failed)",
     ]
-    assert place.plait(*said).returncode == 0
+    assert place.plait(*command).returncode == 0
     assert place.text("seen").split() == ["b", "b"]
 
 
@@ -988,7 +990,7 @@ def test_what_only_holds_steps_is_no_subject_of_an_answer(
         place.resume(run, **{answer: [path]})
 
 
-def test_a_step_of_an_item_that_was_never_begun_can_be_said_to_be_done(place: Place) -> None:
+def test_a_step_of_an_item_that_was_never_begun_can_be_marked_done(place: Place) -> None:
     flow = """\
 map:
   input: [x]

@@ -71,7 +71,7 @@ def test_a_program_alone_says_so() -> None:
     assert str(caught.value) == LOST
 
 
-def test_a_stopped_guardian_is_noticed_continued_and_said(tmp_path: Path) -> None:
+def test_a_stopped_guardian_is_noticed_continued_and_reported(tmp_path: Path) -> None:
     (tmp_path / ".ai").mkdir()
     (tmp_path / "f.yaml").write_text("steps:\n  - shell: kill -STOP $PPID; echo ok\n")
     for _ in range(2):  # to each run by itself
@@ -166,7 +166,7 @@ map:
     - {}
 reduce: [{{shell: "echo ${{map.successful}} > result"}}]
 """
-WORLDS = {
+STEPS_IN_PROGRESS = {
     "an agent of the command line": "claude: do ${item}",
     "another agent": "agent: {tool: other, prompt: '${item}'}",
     "a tool": "{tool: process, params: {item: '${item}'}}",
@@ -207,8 +207,8 @@ def prepare(place: Place, how: str) -> None:
             "config": served,
         },
     }
-    for name, said in tools.items():
-        place.write(f".ai/tools/{name}.yaml", {**head, **said})
+    for name, fields in tools.items():
+        place.write(f".ai/tools/{name}.yaml", {**head, **fields})
     trusted(place)
 
 
@@ -240,24 +240,24 @@ def is_alive(pid: str) -> bool:
 
 
 def live_through(place: Place, capsys: pytest.CaptureFixture[str], how: str, *options: str) -> str:
-    """A run whose guardian is struck, and its resumption if it needs one; what was said of the guardian."""
+    """Run a flow whose guardian is attacked, and resume it if needed; return the messages about the guardian."""
     cut = {
         1: ["b", "c"],
         2: ["b"],
     }  # by how many items are done: `c` may have a guardian of its own
-    code, said = ended(capsys, "run", "flow.yaml", *options)
-    last = said[-1]
-    assert sorted(place.text("begun").split()) == ["a", "b", "c"], said
-    notes = [one["message"] for one in said if one["event"] == "note"]
+    code, events = ended(capsys, "run", "flow.yaml", *options)
+    last = events[-1]
+    assert sorted(place.text("begun").split()) == ["a", "b", "c"], events
+    notes = [one["message"] for one in events if one["event"] == "note"]
     if how == "KILL":
-        assert (code, last["exit_code"], last["status"], notes) == (1, 1, "failed", []), said
-        ends = [one for one in said if one["event"] == "step_finished"]
+        assert (code, last["exit_code"], last["status"], notes) == (1, 1, "failed", []), events
+        ends = [one for one in events if one["event"] == "step_finished"]
         assert {one["status"] for one in ends} == {"done"}
         notes = [last["failure"]["message"]]
         done = [one for one in ends if one["kind"] == "item"]
-        code, said = ended(capsys, "resume", last["run"])
+        code, events = ended(capsys, "resume", last["run"])
         assert sorted(place.text("begun").split()[3:]) == cut[len(done)]
-    assert (code, said[-1]["exit_code"], said[-1]["status"]) == (0, 0, "done"), said
+    assert (code, events[-1]["exit_code"], events[-1]["status"]) == (0, 0, "done"), events
     assert place.text("result") == "3\n"
     for clients in mcp._STANDARD.values():
         clients.close()
@@ -270,12 +270,12 @@ def live_through(place: Place, capsys: pytest.CaptureFixture[str], how: str, *op
 STRUCK = [("KILL", LOST), ("STOP", WAS_STOPPED)]
 
 
-@pytest.mark.parametrize(("how", "said"), STRUCK)
-@pytest.mark.parametrize("step", WORLDS.values(), ids=WORLDS.keys())
+@pytest.mark.parametrize(("how", "status"), STRUCK)
+@pytest.mark.parametrize("step", STEPS_IN_PROGRESS.values(), ids=STEPS_IN_PROGRESS.keys())
 def test_a_killed_guardian_cuts_what_agents_and_servers_are_at_and_a_stopped_one_goes_on(
-    place: Place, capsys: pytest.CaptureFixture[str], step: str, how: str, said: str
+    place: Place, capsys: pytest.CaptureFixture[str], step: str, how: str, status: str
 ) -> None:
     prepare_step(place, step, how)
     capsys.readouterr()
     place.write("flow.yaml", FLOW.format(step))
-    assert live_through(place, capsys, how) == said
+    assert live_through(place, capsys, how) == status

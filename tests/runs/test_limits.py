@@ -1,4 +1,4 @@
-"""A limit ends whoever has it, and nobody inside: with more of it all is done that was not done before."""
+"""A limit ends its owner and nothing inside it; with a higher limit the run does the rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from plait.program.actions.tool import make_tool_call
 from plait.tools.call import ToolResult
 from plait.views.progress import replay_events
 from program.fakes import new_run
-from runs.attempts import CHILD, SUB, Services, failures, performed, run_attempt, said, steady
+from runs.attempts import (
+    CHILD,
+    SUB,
+    Services,
+    failures,
+    outcome_text,
+    performed,
+    run_attempt,
+    steady,
+)
 
 
 @pytest.fixture
@@ -45,7 +54,10 @@ def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(
     top: Path, limit: str
 ) -> None:
     whole = Services(top, steady)
-    assert said(run_attempt(top, "p.md", PARENT % "turns: 99", whole, MemoryJournal())) == "done"
+    assert (
+        outcome_text(run_attempt(top, "p.md", PARENT % "turns: 99", whole, MemoryJournal()))
+        == "done"
+    )
     journal, fakes = MemoryJournal(), Services(top, steady)
     ended = run_attempt(top, "p.md", PARENT % limit, fakes, journal)
     assert isinstance(ended, Failed)
@@ -55,7 +67,7 @@ def test_a_limit_of_a_caller_that_a_child_reaches_is_no_end_of_the_child(
         "agent"
     ]
     resumed = run_attempt(top, "p.md", PARENT % "turns: 99", fakes, journal)
-    assert said(resumed) == "done"
+    assert outcome_text(resumed) == "done"
     assert (fakes.questions, fakes.logged) == (whole.questions, whole.logged)
 
 
@@ -78,14 +90,14 @@ def managed(ask: ModelRequest) -> ModelResponse:
 
 def test_a_limit_that_a_worker_reaches_is_no_end_of_its_delegation(top: Path) -> None:
     journal, fakes = MemoryJournal(), Services(top, managed)
-    assert said(run_attempt(top, "h.yaml", HIERARCHY % 3, fakes, journal)) == (
+    assert outcome_text(run_attempt(top, "h.yaml", HIERARCHY % 3, fakes, journal)) == (
         "the run has reached its limit of 3 turns (3 used)"
     )
     assert failures(journal) == []
     further = run_attempt(top, "h.yaml", HIERARCHY % 6, fakes, journal)
     assert isinstance(further, Failed)
     assert further.failure.output["tasks"]["delegation-1"]["raw"] == "worked"
-    assert said(run_attempt(top, "h.yaml", HIERARCHY % 60, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "h.yaml", HIERARCHY % 60, fakes, journal)) == "done"
     assert (fakes.questions, fakes.logged) == (9, [0, 1, 0, 1])
 
 
@@ -99,18 +111,18 @@ steps:
 
 def test_no_handler_and_no_flow_goes_on_behind_a_limit_of_the_run(top: Path) -> None:
     journal, fakes = MemoryJournal(), Services(top, steady)
-    assert said(run_attempt(top, "f.yaml", FLOW % 3, fakes, journal)) == (
+    assert outcome_text(run_attempt(top, "f.yaml", FLOW % 3, fakes, journal)) == (
         "the run has reached its limit of 3 steps (3 used)"
     )
     assert (fakes.logged, failures(journal)) == (["a", "b"], [])
-    assert said(run_attempt(top, "f.yaml", FLOW % 99, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", FLOW % 99, fakes, journal)) == "done"
     assert fakes.logged == ["a", "b", "c", "after"]
 
 
 def test_an_item_that_meets_a_limit_of_the_run_is_no_dead_letter(top: Path) -> None:
     flow = "limits: {steps: %d}\nmap: {input: [1, 2, 3], max_parallel: 1, steps: [{tool: sub}]}\n"
     journal, fakes = MemoryJournal(), Services(top, steady)
-    assert said(run_attempt(top, "f.yaml", flow % 6, fakes, journal)).endswith(
+    assert outcome_text(run_attempt(top, "f.yaml", flow % 6, fakes, journal)).endswith(
         "its limit of 6 steps (6 used)"
     )
     done = run_attempt(top, "f.yaml", flow % 99, fakes, journal)
@@ -149,12 +161,12 @@ def test_a_call_cut_off_by_the_time_of_the_run_follows_no_edge_of_errors(top: Pa
     journal = MemoryJournal()
     short = Budget(Limits(seconds=1), clock=clock)
     ended = run_attempt(top, "g.yaml", SLOW, Services(top, steady, slow), journal, short)
-    assert (said(ended), failures(journal)) == (
+    assert (outcome_text(ended), failures(journal)) == (
         "the run has reached its limit of 1 second (2 used)",
         [],
     )
     fakes = Services(top, steady)
-    assert said(run_attempt(top, "g.yaml", SLOW, fakes, journal, Budget())) == "done"
+    assert outcome_text(run_attempt(top, "g.yaml", SLOW, fakes, journal, Budget())) == "done"
     assert fakes.logged == ["f", "ok"]
 
 
@@ -168,10 +180,10 @@ def test_a_call_cut_off_by_the_time_of_an_agent_is_made_again(top: Path) -> None
     text = "---\npermissions: ['*']\nlimits: {seconds: %g}\n---\nchild\n"
     journal = MemoryJournal()
     ended = run_attempt(top, "a.md", text % 0.2, Services(top, steady, slow), journal)
-    assert said(ended).startswith("'a' has reached its limit of 0.2 seconds")
+    assert outcome_text(ended).startswith("'a' has reached its limit of 0.2 seconds")
     assert journal.step("agent/turn:2.call:1") is None
     fakes = Services(top, steady)
-    assert said(run_attempt(top, "a.md", text % 60, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "a.md", text % 60, fakes, journal)) == "done"
     assert fakes.logged == [1, 2]
 
 
@@ -187,13 +199,13 @@ def test_a_call_cut_off_by_a_deadline_around_its_agent_is_made_again(top: Path) 
     flow = "steps: [{prompt: {prompt: child, tools: ['*']}, timeout: %g}]\n"
     journal = MemoryJournal()
     assert (
-        said(run_attempt(top, "f.yaml", flow % 0.2, Services(top, steady, slow), journal))
+        outcome_text(run_attempt(top, "f.yaml", flow % 0.2, Services(top, steady, slow), journal))
         == "took longer than 0.2 s"
     )
     known = journal.step("steps/0/agent/turn:2.call:1")
     assert known is None or isinstance(known.outcome, Failed)
     fakes = Services(top, steady)
-    assert said(run_attempt(top, "f.yaml", flow % 60, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", flow % 60, fakes, journal)) == "done"
     assert fakes.logged == [1, 2]
 
 
@@ -214,22 +226,22 @@ start: f
 nodes: {f: {over: [1, 2, 3, 4, 5, 6], tool: sub, parallel: true, max_concurrency: 6}}
 """
     journal, fakes = MemoryJournal(), Services(top, steady, log)
-    assert said(run_attempt(top, "g.yaml", graph % 5, fakes, journal)) == (
+    assert outcome_text(run_attempt(top, "g.yaml", graph % 5, fakes, journal)) == (
         "the run has reached its limit of 5 steps (5 used)"
     )
     assert len(fakes.logged) == 4, "the node, and four inside"
-    assert said(run_attempt(top, "g.yaml", graph % 99, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "g.yaml", graph % 99, fakes, journal)) == "done"
     assert sorted(map(str, fakes.logged)) == sorted([*"abc"] * 6)
 
 
 def test_a_graph_inside_a_graph_uses_no_more_steps_than_there_are(top: Path) -> None:
     graph = "limits: {steps: %d}\nstart: f\nnodes: {f: {tool: sub, next: g}, g: {tool: log, params: {x: g}}}\n"
     journal, fakes = MemoryJournal(), Services(top, steady)
-    assert said(run_attempt(top, "g.yaml", graph % 3, fakes, journal)) == (
+    assert outcome_text(run_attempt(top, "g.yaml", graph % 3, fakes, journal)) == (
         "the run has reached its limit of 3 steps (3 used)"
     )
     assert fakes.logged == ["a", "b"]
-    assert said(run_attempt(top, "g.yaml", graph % 5, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "g.yaml", graph % 5, fakes, journal)) == "done"
     assert fakes.logged == ["a", "b", "c", "g"]
 
 
@@ -261,7 +273,7 @@ def test_agents_side_by_side_take_a_step_before_they_call(top: Path) -> None:
 
     fakes = Services(top, crowd, log)
     ended = run_attempt(top, "e.yaml", CROWD, fakes, MemoryJournal())
-    assert said(ended) == "the run has reached its limit of 6 steps (6 used)"
+    assert outcome_text(ended) == "the run has reached its limit of 6 steps (6 used)"
     assert len(fakes.logged) <= 6
 
 
@@ -305,10 +317,10 @@ def test_an_answer_that_was_cut_off_is_asked_for_again(
     journal, fakes = MemoryJournal(), Services(top, cut_at(2, rooms))
     ended = run_attempt(top, "a.md", text % tight, fakes, journal)
     assert isinstance(ended, Failed)
-    assert said(ended) == message
+    assert outcome_text(ended) == message
     assert (fakes.questions, fakes.logged) == (3, [0, 1])
     resumed = run_attempt(top, "a.md", text % ample, fakes, journal)
-    assert said(resumed) == "done"
+    assert outcome_text(resumed) == "done"
     assert (fakes.questions, fakes.logged) == (5, [0, 1, 2]), (
         "nothing is asked or called twice but the cut one"
     )
@@ -319,8 +331,8 @@ def test_what_was_paid_for_an_answer_that_was_cut_off_counts(top: Path) -> None:
     journal, fakes = MemoryJournal(), Services(top, cut_at(2, []))
     assert isinstance(run_attempt(top, "a.md", text % (70, 9), fakes, journal), Failed)
     ended = run_attempt(top, "a.md", text % (7000, 4), fakes, journal)
-    assert said(ended) == "'a' has reached its limit of 4 turns (4 used)"
-    assert said(run_attempt(top, "a.md", text % (7000, 5), fakes, journal)) == "done"
+    assert outcome_text(ended) == "'a' has reached its limit of 4 turns (4 used)"
+    assert outcome_text(run_attempt(top, "a.md", text % (7000, 5), fakes, journal)) == "done"
 
 
 def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed(top: Path) -> None:
@@ -333,9 +345,11 @@ def test_a_child_whose_answer_is_cut_off_by_a_limit_of_its_caller_has_not_failed
 
     fakes.scripted = Scripted(tight)
     ended = run_attempt(top, "p.md", PARENT % "tokens: 700", fakes, journal)
-    assert said(ended).startswith("'p' has reached its limit of 700 tokens")
+    assert outcome_text(ended).startswith("'p' has reached its limit of 700 tokens")
     assert journal.step("agent/turn:1.call:1") is None
-    assert said(run_attempt(top, "p.md", PARENT % "tokens: 900000", fakes, journal)) == "done"
+    assert (
+        outcome_text(run_attempt(top, "p.md", PARENT % "tokens: 900000", fakes, journal)) == "done"
+    )
 
 
 @pytest.mark.parametrize("goes_on", ["false", "true"])
@@ -353,11 +367,11 @@ def test_a_plain_prompt_that_a_limit_of_the_run_cuts_off_is_asked_again(
         f"steps: [{{prompt: hello, continue_on_error: {goes_on}}}, {{tool: log, params: {{x: after}}}}]\n"
     )
     journal, fakes = MemoryJournal(), Services(top, tight)
-    assert said(run_attempt(top, "f.yaml", flow % 100, fakes, journal)).endswith(
+    assert outcome_text(run_attempt(top, "f.yaml", flow % 100, fakes, journal)).endswith(
         ": the model had no room left for its answer"
     )
     assert fakes.logged == []
-    assert said(run_attempt(top, "f.yaml", flow % 90000, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", flow % 90000, fakes, journal)) == "done"
     assert (fakes.questions, fakes.logged) == (2, ["after"])
 
 
@@ -394,7 +408,7 @@ def test_an_answer_that_fits_no_schema_is_asked_for_again(top: Path) -> None:
     flow = "steps: [{prompt: {prompt: say, schema: {type: object}, max_output_retries: 1}}]\n"
     answers = iter([says("one"), says("two"), says('{"n": 3}')])
     journal, fakes = MemoryJournal(), Services(top, lambda _: next(answers))
-    assert said(run_attempt(top, "f.yaml", flow, fakes, journal)) == (
+    assert outcome_text(run_attempt(top, "f.yaml", flow, fakes, journal)) == (
         "2 responses did not match the schema: it is not JSON"
     )
     assert isinstance(run_attempt(top, "f.yaml", flow, fakes, journal), Succeeded)
@@ -404,8 +418,11 @@ def test_an_answer_that_fits_no_schema_is_asked_for_again(top: Path) -> None:
 def test_a_model_that_declined_is_asked_again(top: Path) -> None:
     answers = iter([says("no", ending="refused"), says("well then")])
     journal, fakes = MemoryJournal(), Services(top, lambda _: next(answers))
-    assert said(run_attempt(top, "a.md", CHILD, fakes, journal)) == "the model declined to answer"
-    assert said(run_attempt(top, "a.md", CHILD, fakes, journal)) == "done"
+    assert (
+        outcome_text(run_attempt(top, "a.md", CHILD, fakes, journal))
+        == "the model declined to answer"
+    )
+    assert outcome_text(run_attempt(top, "a.md", CHILD, fakes, journal)) == "done"
 
 
 def test_a_question_that_a_hook_skipped_is_asked_when_the_hook_is_gone(top: Path) -> None:
@@ -413,8 +430,8 @@ def test_a_question_that_a_hook_skipped_is_asked_when_the_hook_is_gone(top: Path
     text = "---\npermissions: ['*']\n%s---\nchild\n"
     journal, fakes = MemoryJournal(), Services(top, steady)
     ended = run_attempt(top, "a.md", text % hook, fakes, journal)
-    assert said(ended) == "the model was not asked: the hook 'no' says skip: not now"
-    assert said(run_attempt(top, "a.md", text % "", fakes, journal)) == "done"
+    assert outcome_text(ended) == "the model was not asked: the hook 'no' says skip: not now"
+    assert outcome_text(run_attempt(top, "a.md", text % "", fakes, journal)) == "done"
     assert fakes.questions == 4
 
 
@@ -481,7 +498,7 @@ def test_a_tool_with_the_name_of_the_managers_own_is_not_offered(top: Path) -> N
     fakes = Services(top, lambda _: says("end"))
     fakes.tools["delegate"] = lambda _: "the other one"
     journal = MemoryJournal()
-    assert said(run_attempt(top, "h.yaml", text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "h.yaml", text, fakes, journal)) == "done"
     (ask,) = fakes.scripted.asks  # type: ignore[union-attr]
     assert [tool.name for tool in ask.tools] == ["delegate"]
     assert [one.event.message for one in journal.events() if isinstance(one.event, Note)] == [
@@ -498,14 +515,14 @@ def test_a_manager_without_the_work_that_is_required_is_asked_again(top: Path) -
 
     journal, fakes = MemoryJournal(), Services(top, lambda ask: boss(ask) if lazy else managed(ask))
     assert (
-        said(run_attempt(top, "h.yaml", text, fakes, journal))
+        outcome_text(run_attempt(top, "h.yaml", text, fakes, journal))
         == "the manager ended without the work of 'alpha'"
     )
-    assert said(run_attempt(top, "h.yaml", text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "h.yaml", text, fakes, journal)) == "done"
     assert fakes.logged == [0, 1, 0, 1]
 
 
-def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(top: Path) -> None:
+def test_responses_inside_a_replayed_call_count_in_views(top: Path) -> None:
     journal, fakes = MemoryJournal(), Services(top, steady)
     run_attempt(top, "p.md", PARENT % "turns: 5", fakes, journal)
     reported: list[EventRecord] = []
@@ -513,7 +530,7 @@ def test_the_answers_inside_a_call_that_is_remembered_count_for_those_who_watch(
     assert replay_events(reported).usage.turns == fakes.questions == 11
 
 
-# ── earlier lives ────────────────────────────────────────────────────────
+# ── earlier run attempts ─────────────────────────────────────────────────
 
 WIDE = """\
 limits: {steps: %d}
@@ -522,7 +539,7 @@ map:
   max_parallel: 8
   steps: [{tool: log, params: {x: a}}, {tool: log, params: {x: b}}]
 """
-FAN_OF_GRAPHS = """\
+MAP_OF_GRAPHS = """\
 limits: {steps: %d}
 start: e
 nodes:
@@ -530,8 +547,8 @@ nodes:
 """
 
 
-@pytest.mark.parametrize(("text", "first", "most"), [(WIDE, "a", 9), (FAN_OF_GRAPHS, "a", 10)])
-def test_a_resumed_run_takes_no_more_steps_than_its_earlier_lives_left(
+@pytest.mark.parametrize(("text", "first", "most"), [(WIDE, "a", 9), (MAP_OF_GRAPHS, "a", 10)])
+def test_a_resumed_run_takes_no_more_steps_than_its_earlier_run_attempts_left(
     top: Path, text: str, first: str, most: int
 ) -> None:
     together = threading.Barrier(8)
@@ -543,19 +560,21 @@ def test_a_resumed_run_takes_no_more_steps_than_its_earlier_lives_left(
 
     journal, fakes = MemoryJournal(), Services(top, steady, log)
     ended = run_attempt(top, "f.yaml", text % most, fakes, journal)
-    assert said(ended).endswith(f"its limit of {most} steps ({most} used)")
+    assert outcome_text(ended).endswith(f"its limit of {most} steps ({most} used)")
     made = len(fakes.logged)
     for _ in range(3):
         again = Services(top, steady)
-        assert said(run_attempt(top, "f.yaml", text % most, again, journal)) == said(ended)
+        assert outcome_text(
+            run_attempt(top, "f.yaml", text % most, again, journal)
+        ) == outcome_text(ended)
         assert again.logged == []
     more = Services(top, steady)
-    assert said(run_attempt(top, "f.yaml", text % (most + 3), more, journal)).endswith(
+    assert outcome_text(run_attempt(top, "f.yaml", text % (most + 3), more, journal)).endswith(
         f"({most + 3} used)"
     )
     assert len(more.logged) == 3
     last = Services(top, steady)
-    assert said(run_attempt(top, "f.yaml", text % 99, last, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", text % 99, last, journal)) == "done"
     assert made + 3 + len(last.logged) == (16 if text is WIDE else 24)
 
 
@@ -565,7 +584,10 @@ def test_a_step_that_failed_and_is_done_again_in_a_later_run_attempt_is_one_step
     failing = Services(top, steady, lambda x: ToolResult("log", x == "a", None, "no", (), {}))
     assert isinstance(run_attempt(top, "f.yaml", flow, failing, journal), Failed)
     fakes = Services(top, steady)
-    assert (said(run_attempt(top, "f.yaml", flow, fakes, journal)), fakes.logged) == ("done", ["b"])
+    assert (outcome_text(run_attempt(top, "f.yaml", flow, fakes, journal)), fakes.logged) == (
+        "done",
+        ["b"],
+    )
 
 
 RETRIED = """\
@@ -587,13 +609,15 @@ def test_no_attempt_begins_when_the_time_of_the_run_is_over_and_the_step_has_not
     journal, fakes = MemoryJournal(), Services(top, steady, failing)
     short = Budget(Limits(seconds=1), clock=clock)
     ended = run_attempt(top, "f.yaml", RETRIED % "", fakes, journal, short)
-    assert (said(ended), fakes.logged) == (
+    assert (outcome_text(ended), fakes.logged) == (
         "the run has reached its limit of 1 second (2 used)",
         ["try"],
     )
     assert failures(journal) == []
     fakes = Services(top, steady)
-    assert said(run_attempt(top, "f.yaml", RETRIED % "", fakes, journal, Budget())) == "done"
+    assert (
+        outcome_text(run_attempt(top, "f.yaml", RETRIED % "", fakes, journal, Budget())) == "done"
+    )
     assert fakes.logged == ["try", "after"]
 
 
@@ -601,7 +625,7 @@ def test_a_pause_before_an_attempt_takes_no_longer_than_a_limit_lets(top: Path) 
     fakes = Services(top, steady, lambda _: ToolResult("log", False, None, "no", (), {}))
     flow = RETRIED.replace("0.001", "3600") % "limits: {seconds: 0.1}\n"
     ended = run_attempt(top, "f.yaml", flow, fakes, MemoryJournal())
-    assert said(ended).startswith("the run has reached its limit of 0.1 seconds (0.1")
+    assert outcome_text(ended).startswith("the run has reached its limit of 0.1 seconds (0.1")
     assert fakes.logged == ["try"]
 
 
@@ -611,7 +635,7 @@ def test_a_pause_before_an_attempt_takes_no_longer_than_a_limit_lets(top: Path) 
 def timed_run_attempt(
     top: Path, file: str, text: str, fakes: Services, journal: MemoryJournal, budget: Budget
 ) -> Outcome:
-    """One life with the hooks of its file, in which time passes as a clock says."""
+    """Perform one run attempt with the hooks of its file and a fake clock."""
     (top / file).write_text(text)
     loaded = load_file(str(top / file), environ={})
     names: Json = {"run": {"id": "r"}}
@@ -653,12 +677,12 @@ def test_a_gate_that_meets_a_limit_of_the_run_decides_nothing(
     ended = timed_run_attempt(
         top, file, text, Services(top, steady, late_hook(clock)), journal, short
     )
-    assert (said(ended), failures(journal)) == (
+    assert (outcome_text(ended), failures(journal)) == (
         "the run has reached its limit of 1 second (2 used)",
         [],
     )
     fakes = Services(top, steady)
-    assert said(timed_run_attempt(top, file, text, fakes, journal, Budget())) == "done"
+    assert outcome_text(timed_run_attempt(top, file, text, fakes, journal, Budget())) == "done"
     assert fakes.logged == made
 
 
@@ -672,19 +696,19 @@ HEARD = [
 
 
 @pytest.mark.parametrize(("file", "text", "made"), HEARD)
-def test_who_is_kept_by_a_limit_from_hearing_of_a_step_hears_of_it_later_and_the_step_is_not_repeated(
+def test_a_hook_delayed_by_a_limit_fires_later_and_the_step_is_not_repeated(
     top: Path, file: str, text: str, made: list[Json]
 ) -> None:
     journal, clock = MemoryJournal(), Clock()
     short = Budget(Limits(seconds=1), clock=clock)
     first = Services(top, steady, late_hook(clock))
     ended = timed_run_attempt(top, file, text, first, journal, short)
-    assert said(ended) == "the run has reached its limit of 1 second (2 used)"
+    assert outcome_text(ended) == "the run has reached its limit of 1 second (2 used)"
     fakes = Services(top, steady)
-    assert said(timed_run_attempt(top, file, text, fakes, journal, Budget())) == "done"
+    assert outcome_text(timed_run_attempt(top, file, text, fakes, journal, Budget())) == "done"
     assert fakes.logged == made
     asked = first.questions + fakes.questions
     assert asked == (4 if file == "c.md" else 0)
     third = Services(top, steady)
-    assert said(timed_run_attempt(top, file, text, third, journal, Budget())) == "done"
+    assert outcome_text(timed_run_attempt(top, file, text, third, journal, Budget())) == "done"
     assert third.logged == []

@@ -108,7 +108,7 @@ def test_a_journal_that_fails_says_which_item_failed_before(
     assert raised.value.what == (
         f"the journal cannot be used: lost; {begins} 'x' failed: exit code 3"
     )
-    assert str(raised.value.fix).endswith("--failed tries again what failed") is held
+    assert str(raised.value.fix).endswith("--failed retries what failed") is held
 
 
 def _run(flow: dict[str, Any], root: Path, way: str) -> dict[str, Any]:

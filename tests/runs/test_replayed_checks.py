@@ -1,4 +1,4 @@
-"""A gate that could not answer has not heard: the run stays blocked there until it can, and nothing is done twice."""
+"""A gate that could not answer is asked again: the run stays blocked there until it can, and no step is repeated."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from plait.engine.hook_events import HOOK_EVENTS
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failed, Failure, StepError, too_long
 from plait.views.progress import replay_events
-from runs.attempts import Services, run_attempt, said
-from runs.test_replayed_names import HOSTS, TOLD, chatty
+from runs.attempts import Services, outcome_text, run_attempt
+from runs.test_replayed_names import FIRED, HOSTS, chatty
 from share import every
 
 X = "${event} ${path} RESULT"
@@ -32,7 +32,7 @@ GATES = {
     ),
 }
 BEHIND = [
-    *((host, event) for host, event, _ in TOLD),
+    *((host, event) for host, event, _ in FIRED),
     ("graph", "after_step"),
     ("graph", "graph_completed"),
     ("graph", "graph_started"),
@@ -113,27 +113,27 @@ def test_a_gate_that_could_not_answer_is_asked_again_until_it_can(
 ) -> None:
     file, text = text_of(host, event, GATE + GATES[gate])
     whole = Asked(tmp_path)
-    assert said(run_attempt(tmp_path, file, text, whole, MemoryJournal())) == "done"
+    assert outcome_text(run_attempt(tmp_path, file, text, whole, MemoryJournal())) == "done"
     assert whole.heard
     for at in range(1, len(whole.heard) + 1):
         journal, fakes = MemoryJournal(), Asked(tmp_path, at, DOWN[down])
-        assert "the gate 'g' could not answer" in said(
+        assert "the gate 'g' could not answer" in outcome_text(
             run_attempt(tmp_path, file, text, fakes, journal)
         )
         made = fakes.made
         for _ in range(2):
-            assert "the gate 'g' could not answer" in said(
+            assert "the gate 'g' could not answer" in outcome_text(
                 run_attempt(tmp_path, file, text, fakes, journal)
             )
             assert without_repeats(fakes.made) == made, "it stays there"
         fakes.up = True
-        assert said(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
+        assert outcome_text(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
         assert fakes.heard == whole.heard
         assert without_repeats(fakes.made) == whole.made, (
             "nothing is missing, and nothing was done twice"
         )
         assert replay_events(journal.events()).usage.turns == whole.questions
-        assert said(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
+        assert outcome_text(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
         assert fakes.heard == whole.heard
 
 
@@ -156,11 +156,11 @@ WRONG, NEVER, ALWAYS = (
 
 
 @pytest.mark.parametrize(("host", "event"), BEHIND)
-def test_a_gate_whose_condition_nobody_can_judge_is_owed_too(
+def test_a_gate_whose_condition_cannot_be_evaluated_is_asked_later_too(
     tmp_path: Path, host: str, event: str
 ) -> None:
-    def lived(condition: str) -> str:
-        return said(
+    def ended_with(condition: str) -> str:
+        return outcome_text(
             run_attempt(
                 tmp_path, *text_of(host, event, JUDGED.replace("COND", condition)), fakes, journal
             )
@@ -168,13 +168,13 @@ def test_a_gate_whose_condition_nobody_can_judge_is_owed_too(
 
     whole, journal, fakes = Asked(tmp_path), MemoryJournal(), Asked(tmp_path)
     run_attempt(tmp_path, *text_of(host, event, ""), whole, MemoryJournal())
-    assert "the gate 'g' could not answer" in lived(WRONG)
+    assert "the gate 'g' could not answer" in ended_with(WRONG)
     made = fakes.made
-    assert "the gate 'g' could not answer" in lived(WRONG)
+    assert "the gate 'g' could not answer" in ended_with(WRONG)
     assert fakes.made == made, "it stays there"
-    assert "the hook 'g' says abort: no" in lived(ALWAYS)
+    assert "the hook 'g' says abort: no" in ended_with(ALWAYS)
     assert fakes.made == made, "it is asked about the same"
-    assert lived(NEVER) == "done"
+    assert ended_with(NEVER) == "done"
     assert fakes.made == whole.made
 
 
@@ -187,9 +187,9 @@ hooks:
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
-    ("host", "event"), [*((host, event) for host, event, _ in TOLD), ("graph", "after_step")]
+    ("host", "event"), [*((host, event) for host, event, _ in FIRED), ("graph", "after_step")]
 )
-def test_who_said_abort_has_heard_and_a_gate_beside_it_that_could_not_answer_has_not(
+def test_a_hook_that_aborted_is_done_and_a_gate_beside_it_that_could_not_answer_is_asked_again(
     tmp_path: Path, host: str, event: str, order: int
 ) -> None:
     head, *both = TWO.splitlines(keepends=True)
@@ -203,15 +203,16 @@ def test_who_said_abort_has_heard_and_a_gate_beside_it_that_could_not_answer_has
 
     fakes.tools["say"] = say
     assert re.search(
-        "says abort|could not answer", said(run_attempt(tmp_path, file, text, fakes, journal))
+        "says abort|could not answer",
+        outcome_text(run_attempt(tmp_path, file, text, fakes, journal)),
     )
     for _ in range(2):
-        assert "the gate 'g' could not answer" in said(
+        assert "the gate 'g' could not answer" in outcome_text(
             run_attempt(tmp_path, file, text, fakes, journal)
         )
         assert len(spoken) == 1
     fakes.up = True
-    assert said(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(tmp_path, file, text, fakes, journal)) == "done"
     assert len(spoken) == len(set(fakes.heard)) == len(fakes.heard)
 
 
@@ -230,30 +231,30 @@ def test_a_call_of_a_node_is_not_made_again_because_a_gate_behind_the_node_could
         return sum(tool == "flaky" for tool, _ in fakes.calls)
 
     fakes.tools["flaky"] = lambda _: failed("flaky", "no") if calls() == 1 else {"ok": calls()}
-    assert "the gate 'g' could not answer" in said(
+    assert "the gate 'g' could not answer" in outcome_text(
         run_attempt(tmp_path, "g.yaml", text, fakes, journal)
     )
     made = calls()
-    assert "the gate 'g' could not answer" in said(
+    assert "the gate 'g' could not answer" in outcome_text(
         run_attempt(tmp_path, "g.yaml", text, fakes, journal)
     )
     fakes.up = True
-    assert said(run_attempt(tmp_path, "g.yaml", text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(tmp_path, "g.yaml", text, fakes, journal)) == "done"
     assert calls() == made == (2 if verb == "retry" else 1)
 
 
 @pytest.mark.parametrize("event", ["step_started", "step_finished"])
-def test_a_verdict_among_several_calls_is_asked_for_again(tmp_path: Path, event: str) -> None:
-    """Before something every time; behind an end who said abort has heard."""
+def test_a_decision_among_several_calls_is_asked_for_again(tmp_path: Path, event: str) -> None:
+    """A gate before a step is asked every time; a hook that aborted after an end is done."""
     text = (
         f"hooks: [{{id: g, event: {event}, gate: true, actions: [{{tool: say}}, {{tool: log, params: {{x: h}}}}]}}]\n"
         "steps: [{tool: log, params: {x: 1}}]\n"
     )
     journal, fakes = MemoryJournal(), Asked(tmp_path)
     fakes.tools["say"] = lambda _: {"verb": "continue" if fakes.up else "abort"}
-    assert "says abort" in said(run_attempt(tmp_path, "f.yaml", text, fakes, journal))
+    assert "says abort" in outcome_text(run_attempt(tmp_path, "f.yaml", text, fakes, journal))
     fakes.up = True
-    assert said(run_attempt(tmp_path, "f.yaml", text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(tmp_path, "f.yaml", text, fakes, journal)) == "done"
     assert fakes.made == ([0, "h", "h", 1] if event == "step_started" else [0, 1, "h"])
 
 
@@ -277,7 +278,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("event", "flow", "made", "asked"), TAKEN)
-def test_who_takes_the_failure_of_a_gate_before_something_has_the_last_word(
+def test_the_handler_of_a_failed_gate_before_a_step_decides(
     tmp_path: Path, event: str, flow: str, made: list[Json], asked: int
 ) -> None:
     """The step fails by the gate as by anything else: what is guarded is not done, and that stays so."""
@@ -285,7 +286,7 @@ def test_who_takes_the_failure_of_a_gate_before_something_has_the_last_word(
     journal, fakes = MemoryJournal(), Asked(tmp_path, 1)
     fakes.tools["bad"] = lambda _: failed("bad", "no")
     for _ in range(2):
-        assert said(run_attempt(tmp_path, "f.yaml", gate + flow, fakes, journal)) == "done"
+        assert outcome_text(run_attempt(tmp_path, "f.yaml", gate + flow, fakes, journal)) == "done"
         assert fakes.made == [0, *made]
         assert sum(tool == "ask" for tool, _ in fakes.calls) == asked
         fakes.up = True

@@ -1,4 +1,4 @@
-"""An end is recorded before any hook hears of it; who has not heard of it by then hears of it later, once."""
+"""An end is recorded before any hook fires; a hook that did not fire then fires later, once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from plait.engine.events import StepFinished
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import DeadlineExceeded, Interrupted
 from plait.views.progress import replay_events
-from runs.attempts import Services, run_attempt, said
+from runs.attempts import Services, outcome_text, run_attempt
 from share import every
 
-TELL = '{tool: tell, params: {x: "%s ${path} ${step.name} ${step.attempt} ${used.turns} ${cost.steps} ${result}"}}'
+NOTIFY = '{tool: tell, params: {x: "%s ${path} ${step.name} ${step.attempt} ${used.turns} ${cost.steps} ${result}"}}'
 HOOKS = """\
 limits: {turns: 9, steps: 90}
 hooks:
-  - {id: a, event: %s, action: TELL}
-  - {id: b, event: %s, condition: "${used.turns} < 3", actions: [TELL, TELL2]}
-  - {id: c, event: %s, condition: "${used.turns} > 90", action: TELL}
-""".replace("TELL2", TELL % "b2").replace("TELL", TELL % "${event}")
+  - {id: a, event: %s, action: NOTIFY}
+  - {id: b, event: %s, condition: "${used.turns} < 3", actions: [NOTIFY, NOTIFY2]}
+  - {id: c, event: %s, condition: "${used.turns} > 90", action: NOTIFY}
+""".replace("NOTIFY2", NOTIFY % "b2").replace("NOTIFY", NOTIFY % "${event}")
 HOSTS = {
     "prompts": (
         "f.yaml",
@@ -58,7 +58,7 @@ HOSTS = {
         "  c: {return: '${state.k}'}\n",
     ),
 }
-TOLD = [
+FIRED = [
     # host        event            how often it happens
     ("prompts",   "turn_finished", 2),
     ("prompts",   "step_finished", 2),
@@ -81,7 +81,7 @@ ENDS: list[Callable[[], BaseException]] = [
     DeadlineExceeded,
     lambda: TrustError("not trusted"),
 ]
-"""How a life may end inside a hook, beside a limit and an abort."""
+"""Ways in which a run attempt may end inside a hook, besides a limit and an abort."""
 
 
 def chatty(ask: ModelRequest) -> ModelResponse:
@@ -98,7 +98,7 @@ def text_of(host: str, event: str) -> tuple[str, str]:
 
 
 class Dying(Services):
-    """The life ends when a hook tells something for so many-th time."""
+    """The run attempt ends at the n-th call of a hook."""
 
     def __init__(
         self, top: Path, at: int = 0, end: Callable[[], BaseException] = KeyboardInterrupt
@@ -106,9 +106,9 @@ class Dying(Services):
         super().__init__(top, chatty)
         self.reported: list[str] = []
         self._left, self._end = at, end
-        self.tools["tell"] = lambda params: self._tell(params["x"])
+        self.tools["tell"] = lambda params: self._notify(params["x"])
 
-    def _tell(self, x: Json) -> Json:
+    def _notify(self, x: Json) -> Json:
         self._left -= 1
         if self._left == 0:
             raise self._end()
@@ -129,28 +129,28 @@ def top(tmp_path: Path) -> Path:
 @pytest.mark.share
 @pytest.mark.parametrize(
     ("host", "event", "times", "end"),
-    [(*reported, end) for reported in TOLD for end in ENDS][:: every(3)],
+    [(*reported, end) for reported in FIRED for end in ENDS][:: every(3)],
 )
-def test_a_run_attempt_that_ends_inside_a_hook_loses_nothing_and_tells_it_later(
+def test_a_run_attempt_that_ends_inside_a_hook_loses_nothing_and_fires_it_later(
     top: Path, host: str, event: str, times: int, end: Callable[[], BaseException]
 ) -> None:
     file, text = text_of(host, event)
     whole = Dying(top)
-    assert said(run_attempt(top, file, text, whole, MemoryJournal())) == "done"
+    assert outcome_text(run_attempt(top, file, text, whole, MemoryJournal())) == "done"
     assert sum(one.startswith(event) for one in whole.reported) >= times
     for at in range(1, len(whole.reported) + 1):
         journal, fakes = MemoryJournal(), Dying(top, at, end)
         with pytest.raises(type(end())):
             run_attempt(top, file, text, fakes, journal)
-        assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+        assert outcome_text(run_attempt(top, file, text, fakes, journal)) == "done"
         assert (fakes.questions, fakes.made) == (whole.questions, whole.made)
         assert fakes.reported == whole.reported, "each once, and the same"
         assert replay_events(journal.events()).usage.turns == whole.questions
-        assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+        assert outcome_text(run_attempt(top, file, text, fakes, journal)) == "done"
         assert fakes.reported == whole.reported
 
 
-@pytest.mark.parametrize(("host", "event", "times"), TOLD)
+@pytest.mark.parametrize(("host", "event", "times"), FIRED)
 def test_an_end_is_recorded_before_its_hooks(top: Path, host: str, event: str, times: int) -> None:
     file, text = text_of(host, event)
     journal = MemoryJournal()
@@ -162,15 +162,15 @@ def test_an_end_is_recorded_before_its_hooks(top: Path, host: str, event: str, t
         assert paths.index(path) < paths.index(f"{path}/hook:a")
 
 
-def test_who_was_not_to_hear_of_it_then_does_not_hear_of_it_later(top: Path) -> None:
+def test_a_hook_that_did_not_apply_then_does_not_fire_later(top: Path) -> None:
     """Neither a condition that holds only now, nor a hook that is new."""
     flow = "steps: [{tool: log, params: {x: 1}}, {tool: log, params: {x: 2}}]\nhooks:\n"
-    flow += f"  - {{id: a, event: step_finished, condition: '${{used.steps}} == 2', action: {TELL % 'a'}}}\n"
-    new = f"  - {{id: n, event: step_finished, action: {TELL % 'n'}}}\n"
+    flow += f"  - {{id: a, event: step_finished, condition: '${{used.steps}} == 2', action: {NOTIFY % 'a'}}}\n"
+    new = f"  - {{id: n, event: step_finished, action: {NOTIFY % 'n'}}}\n"
     journal, fakes = MemoryJournal(), Dying(top)
     flow = f"limits: {{steps: 9}}\n{flow}"
-    assert said(run_attempt(top, "f.yaml", flow, fakes, journal)) == "done"
-    assert said(run_attempt(top, "f.yaml", flow + new, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", flow, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", flow + new, fakes, journal)) == "done"
     assert [one.partition(" {")[0] for one in fakes.reported] == ["a steps/1 1 1 0 2"]
 
 
@@ -197,5 +197,5 @@ def test_the_time_of_hooks_is_no_time_of_the_step(top: Path, event: str, prompt:
         .replace("action: {", "actions: [{")
         .replace('}"}}}]', '}"}}, {tool: tell}, {tool: tell}]}]')
     )
-    assert said(run_attempt(top, "f.yaml", flow, fakes, MemoryJournal())) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", flow, fakes, MemoryJournal())) == "done"
     assert fakes.questions == (1 if prompt == "hi" else 3)

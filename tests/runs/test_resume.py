@@ -1,4 +1,4 @@
-"""A later life of a run knows what the earlier ones used up, and tells hooks what they would have been told."""
+"""A resumed run knows the usage of earlier run attempts, and gives hooks the same values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
 from plait.tools.call import ToolResult
 from plait.views.progress import Progress, replay_events
-from runs.attempts import Services, run_attempt, said
+from runs.attempts import Services, outcome_text, run_attempt
 
 JUDGE = "---\n---\njudge\n"
 ENSEMBLE = "tasks: [{id: x, description: x, tool: log}, {id: y, description: y, tool: log}]\n"
@@ -52,7 +52,7 @@ def refusing(*values: Json) -> Callable[[Json], Json]:
 
 
 def ended(top: Path, file: str, text: str, fakes: Services, journal: MemoryJournal) -> str:
-    return said(run_attempt(top, file, text, fakes, journal))
+    return outcome_text(run_attempt(top, file, text, fakes, journal))
 
 
 # ── what was used up ─────────────────────────────────────────────────────
@@ -184,7 +184,7 @@ def test_answers_that_broke_off_are_counted_at_each_attempt_in_every_run_attempt
     assert replay_events(journal.events()).usage.turns == fakes.questions == 4
 
 
-# ── what hooks are told ──────────────────────────────────────────────────
+# ── values of hooks ──────────────────────────────────────────────────────
 
 AUDIT = """\
 ---
@@ -211,7 +211,7 @@ def test_a_hook_that_catches_up_is_reported_what_it_would_have_been_reported(top
     assert live.logged[1] == "log 0 1 logged agent"
 
 
-TOLD = """\
+NOTIFIED = """\
 limits: {turns: %d}
 hooks:
   - id: j
@@ -231,14 +231,14 @@ def test_a_hook_of_a_prompt_step_that_catches_up_is_reported_the_same(
 ) -> None:
     retry = ", retry: {attempts: 2, initial_delay: 0.001}" if times else ""
     journal, fakes = MemoryJournal(), Services(top, breaking(times))
-    assert "its limit of" in ended(top, "f.yaml", TOLD % (times + 1, retry), fakes, journal)
+    assert "its limit of" in ended(top, "f.yaml", NOTIFIED % (times + 1, retry), fakes, journal)
     assert fakes.logged == []
-    assert ended(top, "f.yaml", TOLD % (99, retry), fakes, journal) == "done"
+    assert ended(top, "f.yaml", NOTIFIED % (99, retry), fakes, journal) == "done"
     assert fakes.logged == [f"1 fast an answer prompt ask {times + 1}", "k 1"], (
         "also who came behind it"
     )
     assert fakes.questions == times + 2
-    assert ended(top, "f.yaml", TOLD % (99, retry), fakes, journal) == "done"
+    assert ended(top, "f.yaml", NOTIFIED % (99, retry), fakes, journal) == "done"
     assert len(fakes.logged) == 2
 
 

@@ -1,4 +1,4 @@
-"""Later lives of runs in real projects: with a journal on disk, after a kill, with hooks of every layer."""
+"""Resumed runs in real projects: with a journal on disk, after a kill, with hooks of every layer."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def test_hooks_of_every_layer_catch_up(place: Place, layer: str) -> None:
     done = place.resume(stopped.result.run)
     assert (done.result.status, place.text("out.txt")) == ("done", "An answer.")
     assert place.text("notes") == "1 ask An answer.\n"
-    said = place.plait("logs", stopped.result.run).stdout
-    assert re.search(r"── steps/ask/turn:1 .* 12 tokens, \$0\.50 .*\nAn answer\.\n", said), said
+    stdout = place.plait("logs", stopped.result.run).stdout
+    assert re.search(r"── steps/ask/turn:1 .* 12 tokens, \$0\.50 .*\nAn answer\.\n", stdout), stdout
     assert "usage   2 turns, 24 tokens, $1.00" in place.plait("show", stopped.result.run).stdout
 
 
@@ -352,7 +352,7 @@ TWICE = (
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_who_had_heard_of_an_end_when_the_run_was_killed_is_not_reported_again(
+def test_a_hook_that_had_fired_when_the_run_was_killed_does_not_fire_again(
     place: Place, inside: bool
 ) -> None:
     if inside:

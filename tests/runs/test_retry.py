@@ -11,7 +11,7 @@ from agents.scripted import says, wants
 from plait.agents.messages import ModelRequest, ModelResponse
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Failure, StepError
-from runs.attempts import Services, run_attempt, said
+from runs.attempts import Services, outcome_text, run_attempt
 
 AGENT = "---\npermissions: ['*']\nONCE---\nwork\n"
 TOOLS = "prompt: {text: work, tools: [log]}"
@@ -62,16 +62,16 @@ def test_no_answer_is_asked_for_and_no_tool_is_called_a_second_time(
     top: Path, file: str, text: str
 ) -> None:
     journal, fakes = MemoryJournal(), Services(top, Breaking(2))
-    assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, file, text, fakes, journal)) == "done"
     assert (fakes.logged, fakes.questions) == ([0, 1], 5)
 
 
 @pytest.mark.parametrize(("file", "text"), AGAIN)
 def test_nor_in_a_later_run_attempt(top: Path, file: str, text: str) -> None:
     journal, fakes = MemoryJournal(), Services(top, Breaking(4))
-    assert said(run_attempt(top, file, text, fakes, journal)) != "done"
+    assert outcome_text(run_attempt(top, file, text, fakes, journal)) != "done"
     assert (fakes.logged, fakes.questions) == ([0, 1], 5)
-    assert said(run_attempt(top, file, text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, file, text, fakes, journal)) == "done"
     assert (fakes.logged, fakes.questions) == ([0, 1], 7)
 
 
@@ -99,7 +99,7 @@ def test_a_limit_that_is_reached_is_not_tried_again(top: Path, text: str, limits
     flow = text.replace("LIMITS", limits)
     journal, fakes = MemoryJournal(), Services(top, greedy)
     for _ in range(2):
-        assert "limit of 2" in said(run_attempt(top, "f.yaml", flow, fakes, journal))
+        assert "limit of 2" in outcome_text(run_attempt(top, "f.yaml", flow, fakes, journal))
         assert fakes.logged == [0, 1]
 
 
@@ -115,10 +115,12 @@ def test_limits_of_an_agent_count_all_its_attempts(top: Path) -> None:
         return wants(("log", {"x": results})) if results < 3 else says("done")
 
     journal, fakes = MemoryJournal(), Services(top, model)
-    assert "limit of 3 turns (3 used)" in said(run_attempt(top, "f.yaml", flow, fakes, journal))
+    assert "limit of 3 turns (3 used)" in outcome_text(
+        run_attempt(top, "f.yaml", flow, fakes, journal)
+    )
     assert (fakes.logged, fakes.questions) == ([0, 1, 2], 4)
     more = flow.replace("turns: 3", "turns: 4")
-    assert said(run_attempt(top, "f.yaml", more, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", more, fakes, journal)) == "done"
     assert (fakes.logged, fakes.questions) == ([0, 1, 2], 5)
 
 
@@ -147,7 +149,7 @@ def test_an_agent_whose_time_was_up_goes_on_as_well(top: Path, text: str) -> Non
         return says("done")
 
     journal, fakes = MemoryJournal(), Services(top, slow)
-    assert said(run_attempt(top, "f.yaml", text, fakes, journal)) == "done"
+    assert outcome_text(run_attempt(top, "f.yaml", text, fakes, journal)) == "done"
     assert (fakes.logged, fakes.questions) == ([0, 1], 4)
 
 
@@ -166,5 +168,7 @@ def test_limits_count_attempts_whose_time_was_up(top: Path) -> None:
         return wants(("log", {"x": results}))
 
     journal, fakes = MemoryJournal(), Services(top, slow)
-    assert "limit of 3 turns (3 used)" in said(run_attempt(top, "f.yaml", flow, fakes, journal))
+    assert "limit of 3 turns (3 used)" in outcome_text(
+        run_attempt(top, "f.yaml", flow, fakes, journal)
+    )
     assert (fakes.logged, fakes.questions) == ([0, 1, 2], 4)

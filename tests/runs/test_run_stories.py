@@ -40,7 +40,7 @@ steps:
   - {id: second, shell: "test -e ready && echo ${MODE} >> ledger"}
 """
 FIX = (
-    "\nfix: plait resume RUN --accept-changes goes on with them, and what is done stays done; "
+    "\nfix: plait resume RUN --accept-changes accepts them, and what is done stays done; "
     "or put the files back as they were"
 )
 
@@ -57,7 +57,7 @@ def test_a_changed_env_file_is_noticed_and_accepted_like_a_changed_flow(place: P
     )
     resumed = place.resume(run, accept_changes=True)
     assert resumed.notes == [
-        "the env files have changed, and the run goes on with them: at least one of MODE, TOKEN has another value"
+        "the env files have changed, and the run continues with them: at least one of MODE, TOKEN has another value"
     ]
     assert place.text("ledger") == "one\ntwo\n"  # what was done is not done again
     assert place.resume(run).notes == []  # accepted once is accepted
@@ -92,7 +92,7 @@ CHANGES: Sequence[tuple[dict[str, str], dict[str, str], str | None]] = [
 
 
 @pytest.mark.parametrize(("before", "now", "change"), CHANGES)
-def test_what_has_changed_is_said_in_names(
+def test_changes_are_reported_by_name(
     before: dict[str, str], now: dict[str, str], change: str | None
 ) -> None:
     assert describe_change(env_digest(before), now) == change
@@ -248,6 +248,18 @@ steps:
     assert b"s3cret-value" not in place.state
 
 
+@pytest.mark.parametrize("room", [19, 30, 40])
+def test_a_secret_that_the_end_of_a_title_cuts_is_masked(
+    place: Place, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret-value-hunter2-" * 2)
+    command = f"test -n {'a' * (51 - room)}/{'s3cret-value-hunter2-' * 2}"
+    ran = place.done(f"secrets: {{token: TOKEN}}\nsteps: [{{shell: {command}}}]\n")
+    titles = {event.title for event in ran.events if isinstance(event, StepStarted)}
+    assert titles == {"steps", f"test -n {'a' * (51 - room)}/***…"}
+    assert b"s3cret" not in place.state
+
+
 def test_requests_and_agents_without_a_name_are_called_by_what_they_ask(place: Place) -> None:
     place.program("claude", "#!/bin/sh\ncat > /dev/null\n")
     ran = place.run(
@@ -384,7 +396,7 @@ def test_a_run_keeps_no_more_long_outputs_than_there_is_room_for_and_says_so_onc
     ]
 
 
-# ── a file that changes between two lives ────────────────────────────────
+# ── a file that changes between two run attempts ─────────────────────────
 
 BLOCK = "blocks: {b: {with: [t], steps: [{shell: 'echo ${t} >> $LEDGER'}]}}\n"
 AROUND = [
@@ -454,16 +466,16 @@ reduce: [{shell: 'test -e ready'}]
 
 
 AFTER = [
-    # what follows the action                                what becomes of it                                       what is said
+    # what follows the action                                what becomes of it                                       the message
     ("validate: 'test 1 = 1'",                               "validate: 'test 2 = 2'",                                "steps/a/check/0 (test 2 = 2)"),
     ("on_success: {shell: echo one}",                        "on_success: {shell: echo two}",                         "steps/a/on_success/0 (echo two)"),
     ("on_failure: {max_attempts: 1, shell: touch mended}",   "on_failure: {max_attempts: 1, shell: touch ./mended}",  "steps/a/on_failure/0 (touch ./mended)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "after", "said"), AFTER)
+@pytest.mark.parametrize(("before", "after", "change"), AFTER)
 def test_what_follows_an_action_is_noticed_before_anything_runs(
-    place: Place, before: str, after: str, said: str
+    place: Place, before: str, after: str, change: str
 ) -> None:
     action = "test -e mended" if "mended" in before else "true"
     flow = f"steps:\n  - {{id: a, shell: 'echo a >> ledger; {action}', {before}}}\n  - {{shell: 'test -e ready'}}\n"
@@ -473,7 +485,7 @@ def test_what_follows_an_action_is_noticed_before_anything_runs(
     place.write("flow.yaml", flow.replace(before, after))
     ended = place.plait("resume", run)
     assert ended.returncode == 2
-    assert f"since these steps were done: {said}\n" in ended.stderr
+    assert f"since these steps were done: {change}\n" in ended.stderr
     assert place.text("ledger") == done
 
 
@@ -617,7 +629,7 @@ def test_items_to_which_an_interrupted_retry_did_not_come_can_be_retried_by_yet_
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_items_that_a_retry_by_the_same_text_did_not_come_to_can_be_retried(
+def test_items_that_a_retry_with_the_same_text_did_not_reach_can_be_retried(
     place: Place, edited: bool
 ) -> None:
     waits = "test -e tried || exit 1; test ${item} != d || test -e ready || sleep 60"
@@ -645,7 +657,7 @@ def test_all_that_a_retry_found_changed_outside_of_its_items_stays_done(place: P
     assert place.text("ledger").split() == ["two-d", "end"]
 
 
-def test_items_that_a_retry_did_not_come_to_belong_to_the_next_one(place: Place) -> None:
+def test_items_that_a_retry_did_not_reach_belong_to_the_next_one(place: Place) -> None:
     run = place.run(FOUR).result.run
     place.write("flow.yaml", MENDED)
     interrupted_retry(place, run, items=["d"])

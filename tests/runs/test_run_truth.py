@@ -67,13 +67,13 @@ def test_a_run_whose_items_all_failed_is_retried_and_not_resumed(place: Place) -
     assert (failure["message"], failure["kind"]) == ("all 3 items failed", "all_failed")
     run = str(json.loads(place.plait("show", "--json").stdout)["id"])
     before = place.plait("runs", "--json").stdout
-    said = (
+    message = (
         f"run {run} has failed: nothing is left to resume\n"
         f"3 items failed: 1, 2, 3\nretry: plait retry {run} --failed\n"
     )
     for arguments in (["resume"], ["resume", run]):
         resumed = place.plait(*arguments)
-        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (said, "", 1)
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (message, "", 1)
     assert place.plait("runs", "--json").stdout == before  # left alone
     place.write("flow.yaml", ITEMS.replace("LEAST", "0"))
     assert "✓ finished" in place.plait("retry", "--failed").stdout
@@ -172,9 +172,9 @@ def test_resume_without_a_name_takes_the_newest_run_that_has_not_finished(
     planned = place.plait("resume", "--dry-run")
     resumed = place.plait("resume")
     if taken is None:
-        said = "every run has finished: nothing to resume; plait runs lists them\n"
-        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (said, "", 0)
-        assert planned.stdout == said
+        message = "every run has finished: nothing to resume; plait runs lists them\n"
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (message, "", 0)
+        assert planned.stdout == message
         assert place.plait("runs", "--json").stdout == before  # left alone
         assert place.plait("resume", "-q").stdout == ""
         assert json.loads(place.plait("resume", "--json").stdout)["event"] == "nothing_to_do"
@@ -189,15 +189,15 @@ def test_a_finished_run_with_failed_items_is_left_alone_if_it_is_to_be_resumed(
     place.write("flow.yaml", FLOWS["items"])
     run = str(result(place, "run", "flow.yaml")["run"])
     before = place.plait("runs", "--json").stdout
-    said = (
+    message = (
         f"run {run} has finished: nothing is left to resume\n"
         f"1 item failed: 1\nretry: plait retry {run} --failed"
     )
     for arguments in (["resume", run], ["resume", run[:4], "--dry-run"], ["resume", "last"]):
         resumed = place.plait(*arguments)
-        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (f"{said}\n", "", 1)
+        assert (resumed.stdout, resumed.stderr, resumed.returncode) == (f"{message}\n", "", 1)
     assert place.plait("resume", run, "-q").stdout == ""
-    record = {"event": "nothing_to_do", "message": said}
+    record = {"event": "nothing_to_do", "message": message}
     assert json.loads(place.plait("resume", run, "--json").stdout) == record
     assert place.plait("runs", "--json").stdout == before
     place.write("flow.yaml", FLOWS["items"].replace("test", "test -n x &&  test"))
@@ -208,8 +208,8 @@ def test_retry_with_nothing_to_do_says_so_and_exits_with_0(place: Place) -> None
     place.write("flow.yaml", FLOWS["done"])
     run = result(place, "run", "flow.yaml")["run"]
     retried = place.plait("retry", "--failed")
-    said = f"run {run} has no failed items: nothing to retry"
-    assert (retried.stdout, retried.stderr, retried.returncode) == (f"{said}\n", "", 0)
-    record = {"event": "nothing_to_do", "message": said}
+    message = f"run {run} has no failed items: nothing to retry"
+    assert (retried.stdout, retried.stderr, retried.returncode) == (f"{message}\n", "", 0)
+    record = {"event": "nothing_to_do", "message": message}
     assert json.loads(place.plait("retry", "--failed", "--json").stdout) == record
     assert place.plait("retry", "last", "a.txt").returncode == 2  # an item that was named

@@ -1,4 +1,4 @@
-"""Flows inside flows: whoever calls whom, hooks, permissions, limits and resuming hold as they do outside."""
+"""Flows inside flows: hooks, permissions, limits and resuming work as for outer flows, for every caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plait.views.diagram.model import (
 )
 from runs.stories import Place, Ran
 
-TELL = "{tool: demo/ledger, params: {line: '%s'}}"
+NOTIFY = "{tool: demo/ledger, params: {line: '%s'}}"
 DEADLY = (
     "import os\n"
     "def execute(params, project_path):\n"
@@ -87,10 +87,10 @@ def test_a_node_calls_a_directive(place: Place, action: str) -> None:
 def test_a_directive_that_is_not_there_is_reported_before_anything_runs(place: Place) -> None:
     directive(place, "team/inner", "description: x", "Look.")
     trusted(place)
-    said = place.refusal(
+    message = place.refusal(
         "start: a\nnodes:\n  a: {action: {item_type: directive, tool: team/iner}}\n"
     )
-    assert said.startswith("flow.yaml:3:44: there is no directive 'team/iner'")
+    assert message.startswith("flow.yaml:3:44: there is no directive 'team/iner'")
 
 
 # ── hooks ────────────────────────────────────────────────────────────────
@@ -98,7 +98,7 @@ def test_a_directive_that_is_not_there_is_reported_before_anything_runs(place: P
 
 def test_hooks_of_a_directive_that_is_called_fire_for_its_own_events_alone(place: Place) -> None:
     hooks = ", ".join(
-        f"{{id: {event}, event: {event}, action: {TELL % event}}}"
+        f"{{id: {event}, event: {event}, action: {NOTIFY % event}}}"
         for event in (
             "run_started",
             "turn_started",
@@ -144,13 +144,13 @@ def test_one_id_in_a_run_and_in_flows_inside_it_is_a_step_for_each(place: Place)
     graph_tool(
         place,
         "my/inner",
-        hook % (TELL % "inner ${inputs.n} ${node}") + "inputs: {n: integer}\nstart: a\nnodes:\n"
+        hook % (NOTIFY % "inner ${inputs.n} ${node}") + "inputs: {n: integer}\nstart: a\nnodes:\n"
         "  a: {next: [{to: again, when: {path: inputs.n, op: gt, value: 0}}]}\n"
         "  again: {tool: my/inner, params: {n: 0}}\n",
     )
     trusted(place)
     flow = (
-        hook % (TELL % "outer ${node}")
+        hook % (NOTIFY % "outer ${node}")
         + "start: call\nnodes: {call: {tool: my/inner, params: {n: 1}}}\n"
     )
     ran = place.done(flow)
@@ -260,7 +260,7 @@ def test_a_workflow_calls_both(place: Place) -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_after_a_kill_inside_of_each_a_resumed_run_repeats_nothing_that_is_recorded(
+def test_after_a_kill_inside_any_of_them_a_resumed_run_repeats_nothing_recorded(
     line: str, place: Place
 ) -> None:
     nested(place)
@@ -316,8 +316,8 @@ def test_flows_are_inside_one_another_as_deep_as_the_outermost_lets_them(
     ends = reported if depth == 2 else None
     script(place, *EXCHANGES[:3], *([(ends, "so")] if ends else [(None, "so")]))
     ran = place.done("steps: [{tool: 'directive:outer'}]")
-    said = call_output(ran, "steps/0/agent/turn:1.call:1")
-    assert said.startswith(reported)
+    output = call_output(ran, "steps/0/agent/turn:1.call:1")
+    assert output.startswith(reported)
 
 
 def call_output(ran: Ran, path: str) -> str:
@@ -329,7 +329,7 @@ def call_output(ran: Ran, path: str) -> str:
 
 SLOW = "import time\ndef execute(params, project_path):\n    time.sleep(30)\n"
 BOUNDED = [
-    # who calls a tool that takes half a minute           file        path of whoever has the limit
+    # who calls a tool that takes half a minute           file        path of the owner of the limit
     (
         "graph 'flow'",
         "flow.yaml",
@@ -371,7 +371,7 @@ ONCE_HOSTS = [
 @pytest.mark.parametrize(
     ("host", "file", "text", "path"), ONCE_HOSTS, ids=[row[0] for row in ONCE_HOSTS]
 )
-def test_a_tool_that_says_once_is_asked_about_after_a_kill_whoever_called_it(
+def test_a_tool_that_may_run_once_is_asked_about_after_a_kill_from_every_caller(
     host: str, file: str, text: str, path: str, place: Place
 ) -> None:
     tool(place, "demo/pay", f"__once__ = True\n{DEADLY}")
@@ -425,7 +425,7 @@ TASKS = (
     "tasks:\n- {id: a, description: a, tool: demo/pay, params: {line: p}}\n"
     "- {id: b, description: b, tool: demo/wait}\n"
 )
-HOOKED = f"hooks: [{{id: h, event: run_started, action: {TELL % 'h'}}}]\n{NODES}"
+HOOKED = f"hooks: [{{id: h, event: run_started, action: {NOTIFY % 'h'}}}]\n{NODES}"
 RENAMED = [("start: a", "start: z"), ("  a:", "  z:"), ("to: a", "to: z")]
 EDITED = [
     # called flow  text                            edits                                     removed                  payments
@@ -466,12 +466,12 @@ def test_a_step_of_a_called_flow_that_was_done_and_has_another_name_now_does_not
     for old, new in edits:
         text = text.replace(old, new)
     called(place, text)
-    said = f"the file has changed since these steps were done: {call}/{removed}\n"
-    assert place.resume(run).message.startswith(said)
+    message = f"the file has changed since these steps were done: {call}/{removed}\n"
+    assert place.resume(run).message.startswith(message)
     assert ledger(place) == before, "nothing has run, not even a hook"
     assert "not yet" in place.resume(run, accept_changes=True).message
     assert ledger(place).count("p") == payments
-    # The user accepted it: after an edit of the caller, nobody is asked about it again.
+    # The user accepted it: after an edit of the caller, no question about it is repeated.
     place.write("flow.yaml", caller.replace("ONE", "TWO"))
     place.write("ok", "")
     assert place.resume(run).result.status == "done"
@@ -506,7 +506,7 @@ nodes:
 """
 
 
-def test_who_resumes_a_run_with_secret_inputs_gives_them_again(
+def test_resuming_a_run_with_secret_inputs_needs_them_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = place.run(SECRET, inputs={"token": "hunter2-hunter2", "n": 3})
@@ -533,7 +533,7 @@ def test_from_python_they_are_given_as_inputs(place: Place) -> None:
 
 
 def test_a_secret_input_of_a_graph_that_is_called_is_nowhere(place: Place) -> None:
-    """Whoever calls it does not say so."""
+    """The caller does not declare it."""
     graph_tool(place, "my/inner", SECRET.replace("{good: 2}", "{good: 0}"))
     trusted(place)
     place.write("said", "it was hunter2-hunter2")
@@ -622,7 +622,7 @@ def test_the_drawing_of_a_run_counts_each_of_two_edges_and_the_way_of_an_error_f
     assert [arrow.taken for arrow in mark_visits(picture, failing).edges] == [0, 1, 0, 1]
 
 
-def test_the_visits_of_a_journal_tell_the_edge() -> None:
+def test_the_edge_is_known_from_the_visits_of_a_journal() -> None:
     journal = MemoryJournal()
     ends: list[tuple[str, Outcome]] = [
         ("a", Succeeded({"next": "b", "edge": 3})),

@@ -32,7 +32,7 @@ def execute(params, project_path):
 FIRST = "steps: [{shell: touch ran}, "
 HOOK = "hooks: [{id: h, event: run_failed, action: {tool: shop/price, params: %s}}]\n"
 WRONG = [
-    # the flow                                                                     what is said of it
+    # the flow                                                                     what is reported
     (FIRST + "{tool: shop/price, params: {cuont: 3}}]",                            2),
     (FIRST + "{tool: shop/price}]",                                                1),
     (FIRST + "{tool: shop/price, params: {count: 0}}]",                            1),

@@ -52,7 +52,7 @@ def written(project: Path, text: str) -> str:
 
 # ── the file ─────────────────────────────────────────────────────────────
 
-SAID = [
+ISOLATION = [
     # isolation                                             what is wrong with it
     ("none",                                                []),
     ("worktree",                                            []),
@@ -68,9 +68,9 @@ SAID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "wrong"), SAID)
-def test_what_a_map_may_say_about_isolation(said: str, wrong: Sequence[str]) -> None:
-    text = f"{HEAD}  isolation: {said}\n  steps: [{{shell: ls}}]\n"
+@pytest.mark.parametrize(("field", "wrong"), ISOLATION)
+def test_what_a_map_may_say_about_isolation(field: str, wrong: Sequence[str]) -> None:
+    text = f"{HEAD}  isolation: {field}\n  steps: [{{shell: ls}}]\n"
     found = check_workflow(compose(parse(text, "flow.yaml"), "flow.yaml"))
     assert [finding.problem.code for finding in found if finding.severity == "error"] == wrong
 
@@ -194,7 +194,7 @@ STAYS = [
 
 
 @pytest.mark.parametrize(("reduce", "merge", "why"), STAYS)
-def test_why_a_worktree_stays_after_merge_steps_is_said(
+def test_the_note_says_why_a_worktree_stays_after_merge_steps(
     reduce: str, merge: str, why: str, project: Path
 ) -> None:
     path = written(project, LEFT.replace("REDUCE", reduce).replace("MERGE", merge))
@@ -204,8 +204,8 @@ def test_why_a_worktree_stays_after_merge_steps_is_said(
     with flows.flow_store(str(project)).open(result.run, write=False) as opened:
         notes = [one.event for one in opened.journal.events() if isinstance(one.event, Note)]
     [note] = [one.message for one in notes if one.path == "merge"]
-    said, _, where = note.rpartition(" ")
-    assert said == f"{why.replace('BRANCH', branch)}: the branch {branch} stays, and its worktree"
+    reason, _, where = note.rpartition(" ")
+    assert reason == f"{why.replace('BRANCH', branch)}: the branch {branch} stays, and its worktree"
     assert Path(where).is_dir()
 
 
@@ -225,14 +225,14 @@ BY_HAND = re.compile(
 )
 
 
-def test_after_merge_steps_an_item_in_conflict_can_be_continued_by_what_is_said(
+def test_after_merge_steps_an_item_in_conflict_can_be_continued_with_the_printed_commands(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--project", str(project))
     assert main(["run", written(project, CONFLICTING), *where]) == 1
-    said = BY_HAND.search(capsys.readouterr().out)
-    assert said is not None
-    folder, merge, retry = said.groups()
+    advice = BY_HAND.search(capsys.readouterr().out)
+    assert advice is not None
+    folder, merge, retry = advice.groups()
     os.system(f"cd {folder} && {merge} >/dev/null 2>&1")
     (Path(folder) / "base").write_text("a and b\n")
     git(Path(folder), "commit", "-q", "-a", "-m", "both")
@@ -249,8 +249,8 @@ def test_if_only_the_last_merge_fails_no_item_has_failed(
     )
     (project / "fa").write_text("mine")
     assert main(["run", path, "--project", str(project)]) == 1
-    said = capsys.readouterr()
-    shown = said.out + said.err
+    printed = capsys.readouterr()
+    shown = printed.out + printed.err
     assert "map: 2 items, 2 done" in shown
     assert "plait retry" not in shown
     assert "plait resume" in shown
@@ -307,7 +307,7 @@ def test_without_git_the_run_says_so(
     assert "'git'" in failure.message
 
 
-# ── reduce, where the items were merged ─────────────────────────────────
+# ── reduce, where the items were merged ──────────────────────────────────
 
 SWITCHING = """\
 map:
@@ -359,9 +359,9 @@ def test_a_reduce_that_goes_on_at_another_branch_says_so(project: Path) -> None:
         [lambda reported: notes.append(getattr(reported.event, "message", ""))]
     )
     assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
-    said = "the project is at the branch other, but the work of the items was merged into main"
+    reason = "the project is at the branch other, but the work of the items was merged into main"
     assert [note for note in notes if note] == [
-        f"{said}: reduce continues there because it had started"
+        f"{reason}: reduce continues there because it had started"
     ]
     notes.clear()
     assert flows.resume_flow(run.run, project=str(project), observers=observers).status == "done"
@@ -500,7 +500,7 @@ class Killed(BaseException):
 
 @pytest.mark.share
 @pytest.mark.parametrize("last", range(1, 14, every(4)))
-def test_what_nobody_had_committed_is_not_merged_wherever_a_retry_dies(
+def test_uncommitted_changes_are_not_merged_wherever_a_retry_dies(
     project: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     path = written(project, AGAIN.replace("COMMIT", "git add -A && git commit -qm report"))

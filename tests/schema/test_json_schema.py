@@ -20,12 +20,12 @@ from share import examples
 SCHEMA = jsonschema_rs.validator_for(json_schema())
 
 
-def step(said: str) -> str:
-    return f"steps: [{{shell: ls, {said}}}]"
+def step(fields: str) -> str:
+    return f"steps: [{{shell: ls, {fields}}}]"
 
 
-def in_map(said: str) -> str:
-    return f"map: {{input: i.json, steps: [{{shell: ls}}], {said}}}"
+def in_map(fields: str) -> str:
+    return f"map: {{input: i.json, steps: [{{shell: ls}}], {fields}}}"
 
 
 BAD = [

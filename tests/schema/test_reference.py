@@ -58,9 +58,9 @@ DURATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "expected"), DURATIONS)
-def test_a_duration_is_seconds_or_numbers_with_units(said: Any, expected: float | None) -> None:
-    assert seconds(said) == expected
+@pytest.mark.parametrize(("value", "expected"), DURATIONS)
+def test_a_duration_is_seconds_or_numbers_with_units(value: Any, expected: float | None) -> None:
+    assert seconds(value) == expected
 
 
 def test_nothing_is_a_duration_only_where_a_pause_is_meant() -> None:
@@ -167,15 +167,19 @@ def test_a_command_written_as_a_name_is_reported_how_to_write_it() -> None:
     assert problem.fix == "write what it does; a command of an agent is written claude: /name …"
 
 
-def test_what_is_said_is_read_with_the_defaults_of_the_table() -> None:
+def test_fields_are_read_with_the_defaults_of_the_table() -> None:
     node = parse("{attempts: '${n}', max_delay: 1m, retry_on: timeout}", "f.yaml")
-    said = Fields("retry", node, Scope({"n": 4}))  # type: ignore[arg-type]
-    assert (said.integer("attempts"), said.seconds("max_delay"), said.seconds("initial_delay")) == (
+    fields = Fields("retry", node, Scope({"n": 4}))  # type: ignore[arg-type]
+    assert (
+        fields.integer("attempts"),
+        fields.seconds("max_delay"),
+        fields.seconds("initial_delay"),
+    ) == (
         4,
         60.0,
         1.0,
     )
-    assert (said.text("backoff"), said.strings("retry_on"), said.optional_flag("jitter")) == (
+    assert (fields.text("backoff"), fields.strings("retry_on"), fields.optional_flag("jitter")) == (
         "exponential",
         ("timeout",),
         False,
@@ -224,8 +228,8 @@ def test_commands_and_required_names_are_fields_of_their_forms() -> None:
 def test_every_field_says_what_it_means() -> None:
     for form in all_forms():
         for field in form.fields:
-            said = field.kind.why if isinstance(field.kind, NoEffect | Refused) else field.what
-            assert said, f"{form.name}.{field.name}"
+            meaning = field.kind.why if isinstance(field.kind, NoEffect | Refused) else field.what
+            assert meaning, f"{form.name}.{field.name}"
 
 
 def test_every_code_has_a_rule() -> None:

@@ -44,7 +44,7 @@ def test_the_schema_takes_what_the_parser_takes(schema: Any, key: str, value: An
 
 
 LOOSE = ({"child_constraints": {"a": "1.0"}},)
-"""Only the parser tells the id of a tool from the name of a bound."""
+"""Only the parser can distinguish the id of a tool from the name of a bound."""
 
 
 @pytest.mark.parametrize("keys", [row[0] for row in WRONG if row[0] not in LOOSE], ids=str)

@@ -1,4 +1,4 @@
-"""Computed values: remembered for a run where that is right, confined, and bounded."""
+"""Computed values: cached for a run where that is correct, confined, and bounded."""
 
 from __future__ import annotations
 
@@ -214,9 +214,9 @@ def test_links_that_lead_in_a_circle_are_no_file(project: Path) -> None:
 def test_a_race_with_links_brings_nothing_from_outside_into_a_template(
     tmp_path: Path, what: str
 ) -> None:
-    tally = path_attack.attack(tmp_path, what, "template", 200)
-    assert tally["outside"] == 0
-    assert tally["inside"] + tally["nothing"] + tally["refused"] == 200
+    counts = path_attack.attack(tmp_path, what, "template", 200)
+    assert counts["outside"] == 0
+    assert counts["inside"] + counts["nothing"] + counts["refused"] == 200
 
 
 def test_a_flow_may_allow_more(project: Path) -> None:
@@ -311,7 +311,7 @@ def test_the_environment_may_hold_a_secret() -> None:
     assert compile_template("${t}").render(Scope({"t": Secret("x")})) == Secret("x")
 
 
-def test_that_a_file_was_missing_is_not_remembered(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_cached(tmp_path: Path) -> None:
     sources = Sources(tmp_path)
     assert sources.file("x") is UNDEFINED
     (tmp_path / "x").write_text("there")

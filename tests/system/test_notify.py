@@ -1,4 +1,4 @@
-"""`core/notify` sends what a hook gives it; a message that cannot be sent fails no run, and is told."""
+"""`core/notify` sends what a hook gives it; a message that cannot be sent fails no run, and is reported."""
 
 from __future__ import annotations
 
@@ -128,19 +128,19 @@ def test_a_chat_gets_text_that_is_no_markup(server: Server, capsys: Capsys) -> N
 
 
 REFUSED = [
-    # status  headers                                what is told
+    # status  headers                                what is shown
     (500, {},                                        "the server behind PLAIT_NOTIFY_URL answered with status 500"),
     (404, {},                                        "the server behind PLAIT_NOTIFY_URL answered with status 404"),
     (302, {"Location": "http://127.0.0.1:1/other"},  "the server behind PLAIT_NOTIFY_URL answered with status 302"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "headers", "told"), REFUSED)
-def test_a_server_that_refuses_fails_no_run_and_is_told(
-    server: Server, capsys: Capsys, status: int, headers: dict[str, str], told: str
+@pytest.mark.parametrize(("status", "headers", "message"), REFUSED)
+def test_a_server_that_refuses_fails_no_run_and_is_reported(
+    server: Server, capsys: Capsys, status: int, headers: dict[str, str], message: str
 ) -> None:
     server.status, server.headers = status, headers
-    assert f"the message was not sent: {told}" in fail(capsys, "http")
+    assert f"the message was not sent: {message}" in fail(capsys, "http")
     assert len(server.requests) == 1
 
 
@@ -153,15 +153,15 @@ UNUSABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("url", "told"), UNUSABLE)
-def test_an_address_that_cannot_be_used_is_told_without_it(
-    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, url: str, told: str
+@pytest.mark.parametrize(("url", "message"), UNUSABLE)
+def test_an_unusable_address_is_reported_without_showing_it(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, url: str, message: str
 ) -> None:
     monkeypatch.setenv("PLAIT_NOTIFY_URL", url)
-    assert f"the message was not sent: {told}" in fail(capsys, "http")
+    assert f"the message was not sent: {message}" in fail(capsys, "http")
 
 
-def test_a_run_that_is_done_is_told_too(server: Server, capsys: Capsys) -> None:
+def test_a_run_that_is_done_is_notified_too(server: Server, capsys: Capsys) -> None:
     Path("flow.yaml").write_text(
         "name: nightly\nhooks: [{id: tell, event: run_finished, action: {tool: core/notify, params: "
         '{to: http, event: "${event}", run: "${run}", data: {n: 1}}}}]\nsteps: [{shell: "true"}]\n'
@@ -234,13 +234,13 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("params", "told"), WRONG)
-def test_what_cannot_be_sent_is_told(
-    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, params: list[str], told: str
+@pytest.mark.parametrize(("params", "message"), WRONG)
+def test_a_message_that_cannot_be_sent_is_reported(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, params: list[str], message: str
 ) -> None:
     fake(monkeypatch, tmp_path, "notify-send", 7)
     code, answer = call(capsys, *params)
-    assert (code, answer["error"]) == (1, f"the message was not sent: {told}")
+    assert (code, answer["error"]) == (1, f"the message was not sent: {message}")
 
 
 BAD = ["-oQ/tmp@x", "a b@example.org", "ops@example.org\nBcc: x@y", "@x", "ops"]

@@ -676,13 +676,13 @@ NAMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "falls_for_it"), NAMED)
+@pytest.mark.parametrize(("settings", "falls_for_it"), NAMED)
 def test_git_tools_start_nothing_that_the_repository_names(
-    repository: Path, said: dict[str, str], falls_for_it: str
+    repository: Path, settings: dict[str, str], falls_for_it: str
 ) -> None:
     (repository / ".git" / "info" / "attributes").write_text("*.txt diff=evil filter=evil\n")
     hook = repository / ".git" / "hooks" / "post-index-change"
-    for key, value in said.items():
+    for key, value in settings.items():
         run_git(repository, "config", key, value)
     if falls_for_it:
         expect_to_fall_for_it(repository, falls_for_it)

@@ -12,7 +12,7 @@ import pytest
 from fuzz.option_fuzz import fuzz
 from plait.core.errors import ValueRefusedError
 from plait.core.values import Json
-from plait.template.options import Argument, Command, all_programs, option_words
+from plait.template.options import PROGRAMS, Argument, Command, option_words
 from plait.template.shell.binding import bind
 from share import WHOLE, every
 from template.shell.shell_cases import bound, planned
@@ -67,7 +67,7 @@ POSITIONS = [
     ("python3 -c pass ${x}",                  ""),
     ("python3 -m json.tool ${x}",             "x"),
     ("true ${x}",                             ""),
-    # of a program that nobody knows every word before -- can be one
+    # for an unknown program every word before -- can be one
     ("mytool --name ${x} ${y} -- ${z}",       "xy"),
     # by a variable of the script
     ('f=${x}; rm "$f"',                       "x"),
@@ -81,7 +81,7 @@ POSITIONS = [
     ('f="a ${x}"; rm "$f"',                   ""),
     ('for f in "a ${x}"; do rm b$f; done',    "x"),
     ('f=${x}; f2="$f$f"; rm "$f2"',           "x"),
-    # what is glued to an option is its value, also if nobody knows it
+    # what is glued to an option is its value, also if it is unknown
     ('cut -d"$D" ${x}',                       "x"),
     ('grep -e"$P" -- ${x}',                   "x"),
     ('timeout -k"$N" 5 rm ${x}',              "x"),
@@ -217,16 +217,14 @@ def test_each_refusal_says_what_to_write() -> None:
 
 @pytest.mark.parametrize("shell", [one for one in ("dash", "bash") if shutil.which(one)])
 def test_random_commands_pass_no_value_as_an_option(shell: str) -> None:
-    tally = fuzz(shell, runs=2000 if WHOLE else 40, seed=7)
-    assert tally.wrong == []
-    assert tally.refused > tally.commands // 10
+    results = fuzz(shell, runs=2000 if WHOLE else 40, seed=7)
+    assert results.wrong == []
+    assert results.refused > results.commands // 10
 
 
 def test_the_fuzzer_finds_a_wrong_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = all_programs()
-    assert isinstance(programs, dict)
-    monkeypatch.setitem(programs, "sort", Command("koStTn"))
-    monkeypatch.setitem(programs, "tr", Command())
+    monkeypatch.setitem(PROGRAMS, "sort", Command("koStTn"))
+    monkeypatch.setitem(PROGRAMS, "tr", Command())
     assert fuzz("dash", runs=4000, seed=1).wrong
 
 
@@ -248,7 +246,7 @@ SKIPPED = frozenset({
 
 def _rows() -> list[tuple[tuple[str, ...], Command]]:
     rows: list[tuple[tuple[str, ...], Command]] = []
-    for name, program in all_programs().items():
+    for name, program in PROGRAMS.items():
         if name in SKIPPED or shutil.which(name, path=PATH) is None:
             continue
         rows.append(((name,), program))
@@ -276,8 +274,8 @@ def complaint(words: tuple[str, ...], folder: Path) -> str | None:
     ended = subprocess.run(
         words, cwd=repository, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
     )
-    said = (ended.stdout + ended.stderr).decode("utf-8", "replace")
-    found = _COMPLAINT.search(said)
+    output = (ended.stdout + ended.stderr).decode("utf-8", "replace")
+    found = _COMPLAINT.search(output)
     return None if found is None else found.group()
 
 

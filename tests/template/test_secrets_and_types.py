@@ -87,7 +87,7 @@ def test_a_wrong_type_is_an_error_of_ours(call: Callable[[], object]) -> None:
         ),
     ],
 )
-def test_a_missing_name_is_looked_for_where_its_kind_lives(
+def test_a_missing_name_is_looked_for_where_its_kind_belongs(
     template: str, profile: str, names: dict[str, Json], meant: str
 ) -> None:
     with pytest.raises(plait.PlaitError) as caught:
@@ -102,7 +102,7 @@ def test_a_missing_name_is_looked_for_where_its_kind_lives(
         ({"k": {"a": ["{q}", "{n}"]}}, {"k": {"a": [3]}}),
     ],
 )
-def test_what_nobody_gave_is_gone_by_whatever_road(tree: Json, expected: Json) -> None:
+def test_values_that_were_not_given_are_left_out_on_every_way(tree: Json, expected: Json) -> None:
     from plait.template.sinks import render_json_value
 
     assert render_json_value(plait.compile(tree, profile="config"), {"n": 3}) == expected

@@ -118,7 +118,7 @@ def python_tool(body: str = ECHO, *, header: str = "", runtime: str = "python/sc
 
 
 def new_project(top: Path, monkeypatch: pytest.MonkeyPatch, **env: str) -> Project:
-    """A project nobody trusts yet; the environment is small, and known."""
+    """An untrusted project, with a small and known environment."""
     made = Project(top)
     for folder in (made.space / "tools", made.user):
         folder.mkdir(parents=True, mode=0o755)

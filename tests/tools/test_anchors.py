@@ -65,7 +65,7 @@ def test_every_loadable_file_below_the_anchor_but_the_tool(tmp_path: Path) -> No
     assert names(tmp_path) == ["pkg/a.py", "pkg/config/b.yaml", "pkg/deep/er/c.json"]
 
 
-def test_scope_extensions_and_depth_can_be_said(tmp_path: Path) -> None:
+def test_scope_extensions_and_depth_can_be_set(tmp_path: Path) -> None:
     put(tmp_path, "pkg/tool.py", "pkg/a.py", "pkg/b.so", "pkg/deep/c.py")
     assert names(tmp_path, extensions=(".so",)) == ["pkg/b.so"]
     assert names(tmp_path, recursive=False) == ["pkg/a.py"]

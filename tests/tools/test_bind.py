@@ -375,7 +375,7 @@ def test_a_request_says_who_sends_it(auth: Any, header: tuple[str, str]) -> None
     assert request({"auth": auth}, {"t": "given"}).headers == (header,)
 
 
-NOBODY = [
+MISSING_AUTH = [
     # auth                                                  what                                fix
     ({"type": "bearer", "token": "${UNSET}"},               "config.auth.token is nothing",     "give a value"),
     ({"type": "bearer", "token": "{unset}"},                "config.auth.token is nothing",     "give a value"),
@@ -389,7 +389,7 @@ NOBODY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("auth", "what", "fix"), NOBODY)
+@pytest.mark.parametrize(("auth", "what", "fix"), MISSING_AUTH)
 def test_a_request_that_would_say_nothing_is_not_sent(auth: Any, what: str, fix: str) -> None:
     with pytest.raises(InputError) as caught:
         request({"auth": auth})
@@ -398,7 +398,7 @@ def test_a_request_that_would_say_nothing_is_not_sent(auth: Any, what: str, fix:
 
 
 SLIPS = [
-    # primitive       config                                  told
+    # primitive       config                                  shown
     ("http_client",   {"url": "https://x/", "metod": "PUT"},  "config.metod is used by nothing"),
     ("subprocess",    {"command": "a", "imput_data": "x"},    "config.imput_data is used by nothing"),
     ("subprocess",    {"command": "a", "timeouts": 3},        "config.timeouts is used by nothing"),
@@ -638,7 +638,7 @@ def test_a_header_cannot_be_split() -> None:
 # ── functions and MCP ────────────────────────────────────────────────────
 
 
-def test_a_function_gets_a_copy_that_nobody_else_holds() -> None:
+def test_a_function_gets_a_copy_of_its_own() -> None:
     params: dict[str, Any] = {"list": [1], "token": Secret("s")}
     call = bound("function", {"fixed_params": {"mode": "ro"}}, {**params, "mode": "rw"})
     assert isinstance(call, FunctionCall)
@@ -731,11 +731,11 @@ GONE = [
 
 
 @pytest.mark.parametrize(("headers", "given", "sent"), GONE)
-def test_a_header_that_nobody_gave_is_left_away(headers: Any, given: Any, sent: Any) -> None:
+def test_a_header_that_was_not_given_is_left_out(headers: Any, given: Any, sent: Any) -> None:
     assert request({"headers": headers}, given).headers == sent
 
 
-def test_what_nobody_gave_is_left_away_on_every_road_of_a_process() -> None:
+def test_values_that_were_not_given_are_left_out_on_every_way_into_a_process() -> None:
     call = process(
         {"command": "echo", "args": ["{u}"], "env": {"A": "{u}", "B": "b"}, "input_data": "{u}"}
     )
@@ -762,7 +762,7 @@ ABSENT = [
 
 
 @pytest.mark.parametrize(("command", "run"), ABSENT)
-def test_an_option_does_not_take_what_follows_for_a_value_that_nobody_gave(
+def test_an_option_without_a_value_does_not_swallow_the_next_argument(
     command: list[str], run: list[str] | None
 ) -> None:
     config = {"command": command[0], "args": command[1:]}

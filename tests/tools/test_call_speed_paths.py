@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def ahead() -> float:
-    """A clock that is ahead: what was just written counts as settled, and is remembered."""
+    """A clock that is ahead: files that were just written count as settled, and are cached."""
     return time.time() + 60
 
 
@@ -64,7 +64,7 @@ def warm(tools: Toolbox, item_id: str, **params: Any) -> Any:
     return results[0]
 
 
-def said(tools: Toolbox, item_id: str, **params: Any) -> Any:
+def result_or_code(tools: Toolbox, item_id: str, **params: Any) -> Any:
     """What the tool says, or the code of the error."""
     try:
         data = call_tool(tools, item_id, params).data
@@ -132,7 +132,7 @@ def demand_signatures(project: Project) -> None:
 
 
 def put_another_folder_in_its_place(project: Project) -> None:
-    """The very files of the project, in a folder that nobody has trusted."""
+    """The same files, in an untrusted folder."""
     project.root.rename(project.top / "old")
     project.root.mkdir()
     (project.top / "old" / ".ai").rename(project.space)
@@ -173,7 +173,7 @@ def test_a_file_of_the_project_shadows_one_of_the_user_that_was_warm(here: Proje
     tools = of(here)
     assert warm(tools, "my/quick")["said"] == "own"
     function(here)
-    assert said(tools, "my/quick") == "one"
+    assert result_or_code(tools, "my/quick") == "one"
 
 
 def test_an_own_file_that_others_can_write_from_now_on_is_refused(here: Project) -> None:
@@ -181,9 +181,9 @@ def test_an_own_file_that_others_can_write_from_now_on_is_refused(here: Project)
     tools = of(here)
     warm(tools, "my/quick")
     path.parent.chmod(0o777)
-    assert said(tools, "my/quick") == "unsafe-user-file"
+    assert result_or_code(tools, "my/quick") == "unsafe-user-file"
     path.parent.chmod(0o755)
-    assert said(tools, "my/quick") == "own"
+    assert result_or_code(tools, "my/quick") == "own"
 
 
 def signed(project: Project) -> Path:
@@ -201,7 +201,7 @@ def test_a_revoked_key_ends_a_warm_tool(here: Project) -> None:
     decisions = prepare(tools, "my/quick", {}).ready.decisions
     assert decisions[0].fingerprint is not None
     other_store.revoke(decisions[0].fingerprint, "lost")
-    assert said(tools, "my/quick") == "revoked-key"
+    assert result_or_code(tools, "my/quick") == "revoked-key"
 
 
 def test_a_newer_version_that_ran_elsewhere_ends_a_warm_one(here: Project) -> None:
@@ -215,7 +215,7 @@ def test_a_newer_version_that_ran_elsewhere_ends_a_warm_one(here: Project) -> No
     path.write_bytes(newer)
     assert call_tool(of(here), "my/quick", {}).success
     path.write_bytes(before)
-    assert said(tools, "my/quick") == "rolled-back"
+    assert result_or_code(tools, "my/quick") == "rolled-back"
 
 
 def test_a_clock_that_is_set_back_lets_a_tool_be_judged_again(here: Project) -> None:
@@ -265,7 +265,7 @@ def test_an_interpreter_that_goes_or_comes_is_noticed(here: Project) -> None:
     (folders[0] / "speaker").chmod(0o644)
     assert warm(tools, "my/tool") == "second\n"
     (folders[1] / "speaker").unlink()
-    assert said(tools, "my/tool") == "no-interpreter"
+    assert result_or_code(tools, "my/tool") == "no-interpreter"
 
 
 def test_a_marker_gives_a_warm_script_its_anchor(here: Project) -> None:
@@ -273,7 +273,7 @@ def test_a_marker_gives_a_warm_script_its_anchor(here: Project) -> None:
     tools = of(here)
     assert warm(tools, "my/where") == "none\n"
     here.write(".ai/tools/my/__init__.py", "")
-    assert said(tools, "my/where") != "none\n"
+    assert result_or_code(tools, "my/where") != "none\n"
     # What it could load beside it is read each time: it is never only looked at.
     for _ in range(3):
         call_tool(tools, "my/where", {})
@@ -301,12 +301,12 @@ def test_a_changed_system_file_ends_a_warm_tool(here: Project) -> None:
     manifest = system / "manifest.json"
     text = manifest.read_text()
     manifest.write_text('{"files": {}}')
-    assert said(tools, "my/quick") == "changed-system-file"
+    assert result_or_code(tools, "my/quick") == "changed-system-file"
     manifest.write_text(text)
     assert warm(tools, "my/quick")["said"] == "one"
     with (system / "tools/core/runtimes/python/function.yaml").open("a") as file:
         file.write("# changed\n")
-    assert said(tools, "my/quick") == "changed-system-file"
+    assert result_or_code(tools, "my/quick") == "changed-system-file"
 
 
 # ── what a warm call still does ──────────────────────────────────────────
@@ -316,7 +316,7 @@ def test_a_warm_call_checks_its_parameters_and_fills_the_defaults(here: Project)
     function(here.trust())
     tools = of(here)
     warm(tools, "my/quick")
-    assert said(tools, "my/quick", n="seven") == "schema-violation"
+    assert result_or_code(tools, "my/quick", n="seven") == "schema-violation"
     assert call_tool(tools, "my/quick", {"n": 8}).data == {"said": "one", "n": 8}
     assert call_tool(tools, "my/quick", {}).data == {"said": "one", "n": 7}
 
@@ -368,7 +368,7 @@ def test_what_another_host_made_ready_is_not_ready_here(here: Project) -> None:
     )
 
 
-def test_a_tool_that_has_just_changed_is_not_remembered(here: Project) -> None:
+def test_a_tool_that_has_just_changed_is_not_cached(here: Project) -> None:
     function(here.trust())
     tools = replace(of(here), clock=time.time)
     for _ in range(3):
@@ -394,7 +394,7 @@ def test_a_change_while_a_tool_is_made_ready_is_seen_next_time(here: Project) ->
             return item
 
     meddled = replace(tools, chains=Chains(tools.spaces, Meddling(), clock=ahead))
-    assert [said(meddled, "my/quick") for _ in range(3)] == ["one", "two", "two"]
+    assert [result_or_code(meddled, "my/quick") for _ in range(3)] == ["one", "two", "two"]
 
 
 def test_a_function_is_called_without_a_copy_of_its_file(here: Project) -> None:
@@ -429,7 +429,7 @@ def test_a_witness_holds_until_what_it_saw_changes(tmp_path: Path) -> None:
     assert [is_unchanged([each]) for each in seen] == [False, False, False, False]
 
 
-def test_where_no_file_is_the_nearest_folder_tells_when_one_comes(tmp_path: Path) -> None:
+def test_where_no_file_is_the_nearest_folder_shows_when_one_comes(tmp_path: Path) -> None:
     missing = tmp_path / "a" / "b" / "file"
     assert watched_path(str(missing)) == (TARGET, str(tmp_path))
     before = path_state(*watched_path(str(missing)))

@@ -240,7 +240,7 @@ def test_packages_beside_a_signed_tool_need_more_than_its_signature(project: Mak
         f"require('fs').writeFileSync({json.dumps(str(canary))}, '')\n",
     )
     marker = here.write(".ai/tools/pkg/package.json", "{}")
-    assert here.refusal("pkg/tool").exit_code == 3  # package.json itself is signed by nobody
+    assert here.refusal("pkg/tool").exit_code == 3  # package.json itself is unsigned
     signature = sign_detached(
         marker.read_bytes(),
         kind="tool",
@@ -512,7 +512,7 @@ def test_a_parameter_called_url_is_data_and_decides_no_address(project: MakeProj
     ]
 
 
-# ── a process that lives on ──────────────────────────────────────────────
+# ── a process that keeps running ─────────────────────────────────────────
 
 
 def test_a_tool_sees_the_environment_as_it_is_now(
@@ -538,7 +538,7 @@ def test_the_copies_of_tools_may_be_removed_while_we_live(project: MakeProject) 
         shutil.rmtree(here.user / "cache")
 
 
-# ── the config of a project that nobody trusts ───────────────────────────
+# ── the config of an untrusted project ───────────────────────────────────
 
 ASKING = {
     "version": "1.0.0",
@@ -735,7 +735,7 @@ def test_data_that_is_nested_too_deeply_is_refused(
 def test_a_declared_secret_that_violates_the_schema_is_not_shown(
     project: MakeProject, code: Any
 ) -> None:
-    here = project()  # nobody trusts it yet: parameters are checked before
+    here = project()  # it is not trusted yet: parameters are checked before
     schema = {"type": "object", "properties": {"code": {"type": "string", "maxLength": 4, "items": {"type": "integer"}}}}  # fmt: skip
     here.config("t", config={"command": "true"}, secrets=["code"], config_schema=schema)
     error = here.refusal("t", {"code": code})

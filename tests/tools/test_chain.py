@@ -1,4 +1,4 @@
-"""Chains: who answers, what is said when nobody does, and what is remembered."""
+"""Chains: which element answers, the error when none does, and the cache."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_file_without_executor_is_no_primitive(tmp_path: Path) -> None:
     assert (caught.value.code, caught.value.where) == ("no-executor", str(path))
 
 
-def test_the_digest_tells_chains_apart() -> None:
+def test_the_digest_distinguishes_chains() -> None:
     def one(digest: str) -> ToolFile:
         return ToolFile("tool", "a", Space("project", "/p"), "/p/a", b"", digest, Header())
 
@@ -73,7 +73,7 @@ def test_the_digest_tells_chains_apart() -> None:
 
 
 def test_a_change_while_a_file_is_read_is_seen_next_time(tmp_path: Path) -> None:
-    """The state that is remembered is the one before the bytes were read."""
+    """The cached state is the one from before the bytes were read."""
     path = put(tmp_path, "a", "core/primitives/subprocess")
 
     class Meddling(ItemCache):
@@ -91,10 +91,8 @@ def test_a_change_while_a_file_is_read_is_seen_next_time(tmp_path: Path) -> None
     assert meddled.get("a").tool.header.version == "2"
 
 
-def test_only_so_many_chains_are_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chain_module, "MAX_REMEMBERED", 3)
+def test_only_so_many_chains_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_module, "MAX_CACHED", 3)
     for n in range(5):
         put(tmp_path, f"t{n}", "core/primitives/subprocess")
     remembering = chains(tmp_path)
@@ -104,7 +102,7 @@ def test_only_so_many_chains_are_remembered(
     assert len(remembering._known) == 3
 
 
-def test_a_stamp_tells_every_field_apart() -> None:
+def test_a_stamp_differs_with_every_field() -> None:
     stamps = {FileStamp(*(int(n == field) for n in range(5))) for field in range(5)}
     assert len(stamps) == 5
 

@@ -1,4 +1,4 @@
-"""Is a chain allowed: the verdict on each pair, and the words of each refusal."""
+"""Which chains are allowed: the decision on each pair, and the text of each refusal."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ CONSTRAINTS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "is_allowed"), CONSTRAINTS)
+@pytest.mark.parametrize(("fields", "is_allowed"), CONSTRAINTS)
 def test_a_constraint_holds_for_all_for_an_id_and_for_a_pattern(
-    said: dict[str, Any], is_allowed: bool
+    fields: dict[str, Any], is_allowed: bool
 ) -> None:
-    header = parse_header({"child_constraints": Entry(said, HERE)})
+    header = parse_header({"child_constraints": Entry(fields, HERE)})
     parent = item("run/time", child_constraints=header.child_constraints)
     (pair, *_) = check_pairs(chain(item("team/tool", version="1.5"), parent))
     assert pair.version_ok == is_allowed

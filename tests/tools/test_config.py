@@ -250,7 +250,7 @@ def test_without_a_schema_everything_passes_as_a_copy() -> None:
 
 
 BOUNDS = [
-    # schema of n               value    what is said
+    # schema of n               value    the message
     ({"minimum": 1},            0,       "must be at least 1, got 0"),
     ({"maximum": 9},            10,      "must be at most 9, got 10"),
     ({"exclusiveMinimum": 0},   0,       "must be more than 0, got 0"),
@@ -263,9 +263,9 @@ BOUNDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "value", "said"), BOUNDS)
-def test_a_bound_of_a_schema_is_said_in_words_with_the_value(
-    rule: dict[str, Any], value: Any, said: str
+@pytest.mark.parametrize(("rule", "value", "message"), BOUNDS)
+def test_a_bound_of_a_schema_is_reported_in_words_with_the_value(
+    rule: dict[str, Any], value: Any, message: str
 ) -> None:
     [found] = violations({"n": value}, {"type": "object", "properties": {"n": rule}})
-    assert found.what == said
+    assert found.what == message

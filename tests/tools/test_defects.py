@@ -534,7 +534,7 @@ def test_d27_a_data_file_can_be_signed(project: MakeProject) -> None:
     assert here.data("pkg/tool") == {"from": "data"}
 
 
-def test_d27_a_sibling_that_nobody_verified_is_not_loaded(project: MakeProject) -> None:
+def test_d27_an_unverified_sibling_is_not_loaded(project: MakeProject) -> None:
     here = project()
     here.trust_key()
     here.sign(here.script("my/tool", "import helper\n"))
@@ -617,7 +617,7 @@ def test_d31_every_kind_of_output_is_a_result(
 
 def test_d32_a_tool_that_comes_to_hide_another_is_seen_at_once(project: MakeProject) -> None:
     here = project().trust()
-    # A clock that is ahead: what was just written counts as settled, and is remembered.
+    # A clock that is ahead: files that were just written count as settled, and are cached.
     chains = Chains(here.toolbox.spaces, ItemCache(), clock=lambda: time.time() + 60)
     toolbox = replace(here.toolbox, chains=chains)
     here.write_own("tools/my/who.py", python_tool("print('\"user\"')\n"))
@@ -797,15 +797,15 @@ UNREADABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "contents", "said"), UNREADABLE)
+@pytest.mark.parametrize(("name", "contents", "message"), UNREADABLE)
 def test_d41_a_header_that_cannot_be_read_is_an_error_at_its_place(
-    project: MakeProject, name: str, contents: str, said: str
+    project: MakeProject, name: str, contents: str, message: str
 ) -> None:
     here = project().trust()
     here.write(f".ai/tools/my/{name}", contents)
     error = here.refusal("my/x", dry=True)
     assert isinstance(error, DocumentError)
-    assert said in str(error)
+    assert message in str(error)
     assert name in str(error)
 
 

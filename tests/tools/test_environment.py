@@ -1,4 +1,4 @@
-"""What a tool sees, what its author's `${NAME}` reads, and what nobody may see."""
+"""What a tool sees, what its author's `${NAME}` reads, and what stays hidden."""
 
 from __future__ import annotations
 
@@ -294,12 +294,12 @@ URLS = [
 
 
 @pytest.mark.parametrize(("value", "password"), URLS)
-def test_a_url_tells_its_password(value: str, password: str | None) -> None:
+def test_the_password_of_a_url_is_found(value: str, password: str | None) -> None:
     assert password_in(value) == password
 
 
 @pytest.mark.parametrize(("name", "secret"), NAMES)
-def test_a_name_tells_a_secret(name: str, secret: bool) -> None:
+def test_a_secret_is_recognized_by_its_name(name: str, secret: bool) -> None:
     assert looks_secret(name) is secret
 
 

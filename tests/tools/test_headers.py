@@ -492,12 +492,12 @@ shapes = st.recursive(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    said=st.dictionaries(st.sampled_from(sorted(Header.__dataclass_fields__)), shapes, max_size=4)
+    fields=st.dictionaries(st.sampled_from(sorted(Header.__dataclass_fields__)), shapes, max_size=4)
 )
-def test_a_header_of_any_shape_is_typed_or_refused(said: dict[str, object]) -> None:
-    match read_or_refused(".yaml", json.dumps(said).encode()):
+def test_a_header_of_any_shape_is_typed_or_refused(fields: dict[str, object]) -> None:
+    match read_or_refused(".yaml", json.dumps(fields).encode()):
         case ToolFile(header=header):
-            assert header.executor_id == said.get("executor_id")
+            assert header.executor_id == fields.get("executor_id")
         case error:
             assert error.problems
 
@@ -608,7 +608,7 @@ def test_a_file_just_written_is_not_believed_to_stay(tmp_path: Path) -> None:
     assert (cache.hits, cache.misses, len(cache)) == (1, 3, 1)
 
 
-def test_an_item_is_remembered_under_the_stamp_of_what_was_read() -> None:
+def test_an_item_is_cached_under_the_stamp_of_what_was_read() -> None:
     found = InMemory("t", Space("project", "/p"), "t.yaml", STAMP, b"executor_id: a\n")
     stale = replace(found, stamp=replace(STAMP, inode=99))
     cache = ItemCache(clock=lambda: LATER)
@@ -645,7 +645,7 @@ def test_the_item_used_longest_ago_goes_first(tmp_path: Path) -> None:
     assert (cache.hits, cache.misses, len(cache)) == (2, 4, 2)
 
 
-def test_the_bytes_that_are_remembered_are_bounded(tmp_path: Path) -> None:
+def test_the_bytes_in_the_cache_are_bounded(tmp_path: Path) -> None:
     size = 1_000
     found = [tool(tmp_path, f"t{n}.yaml", "executor_id: a\n".ljust(size, "\n")) for n in range(5)]
     cache = ItemCache(most_bytes=2 * size, clock=lambda: LATER)

@@ -85,7 +85,7 @@ def test_a_cache_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, what: st
         placed = snapshots.place(tool, None, [])
         assert Path(placed.tool_path).read_bytes() == tool.data
     assert placed == before
-    # Nobody removes them while we use them: the locks are held where others look for them.
+    # No other process removes them while we use them: it checks the locks.
     Snapshots(str(root), room=Room(copies=1)).place(item(tmp_path, "t.py", b"three"), None, [])
     assert Path(placed.tool_path).read_bytes() == b"one"
 
@@ -177,16 +177,16 @@ def test_installed_packages_are_reached_only_when_that_is_allowed(tmp_path: Path
 
 
 def test_files_exchanged_between_check_and_start_do_not_run(tmp_path: Path) -> None:
-    tally = swap_attack.attack(tmp_path, 30)
-    assert tally["other"] == 0
-    assert sum(tally.values()) == 30
+    counts = swap_attack.attack(tmp_path, 30)
+    assert counts["other"] == 0
+    assert sum(counts.values()) == 30
 
 
 # ── room ─────────────────────────────────────────────────────────────────
 
 
 def filled(top: Path, count: int, *, size: int = 1) -> list[str]:
-    """Copies that nobody uses any more, the oldest first."""
+    """Unused copies, the oldest first."""
     made = []
     for number in range(count):
         unused = Snapshots(str(top / "cache"))
@@ -302,8 +302,8 @@ def test_processes_that_make_and_remove_the_same_copies_never_miss_one(tmp_path:
         )
         for _ in range(3)
     ]
-    said = [racer.communicate(timeout=60)[1].decode() for racer in racers]
-    assert said == ["", "", ""]
+    errors = [racer.communicate(timeout=60)[1].decode() for racer in racers]
+    assert errors == ["", "", ""]
     assert len(copies_in(str(tmp_path / "cache"))) <= 3
 
 

@@ -1,4 +1,4 @@
-"""Headers: typed, complete, and every wrong thing told at its place."""
+"""Headers: typed, complete, and with every problem reported at its place."""
 
 from __future__ import annotations
 

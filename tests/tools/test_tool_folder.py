@@ -194,9 +194,7 @@ SMALL_FUNCTION = python_tool(
 
 
 @pytest.mark.parametrize("text", [SMALL_SCRIPT, SMALL_FUNCTION], ids=["script", "function"])
-def test_in_a_project_that_nobody_trusts_only_signed_files_come_along(
-    here: Project, text: str
-) -> None:
+def test_in_an_untrusted_project_only_signed_files_come_along(here: Project, text: str) -> None:
     here.trust_key()
     here.sign(here.write(".ai/tools/my/tool.py", text))
     helper = here.write(".ai/tools/my/helper.py", "WORD = 'unsigned'\n")

@@ -116,7 +116,7 @@ def test_a_picture_is_called_what_its_author_called_the_flow(text: str) -> None:
 
 
 ITEMS = [
-    # items                what is said of the task
+    # items                what is shown of the task
     ("[x, y]",             "each of a list: say {w}"),
     ("words",              "each of words: say {w}"),
     ("{task: plan}",       "each of plan: say {w}"),
@@ -156,7 +156,7 @@ def test_workflows_and_ensembles_are_drawn_too(
 
 
 PHASES = [
-    # the steps of a phase                               what is said of it
+    # the steps of a phase                               what is reported
     ("[{shell: make test}]",                              "make test"),
     ("[{shell: make}, {name: look, tool: a/b}, {test: {}}]", "3 steps: make, look, test"),
     ("[{shell: make}, {shell: 'cat report.md | mail ada'}]", "2 steps: make, cat report.md | ma…"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.cases import CASES, case_names, commands_of
-from model.story import lived
+from model.story import run_story
 from plait.app.result import FlowResult
 from plait.cli import main
 from plait.engine import events as engine_events
@@ -198,7 +198,7 @@ def test_runs_that_were_killed_edited_and_resumed_have_only_events_of_the_schema
     for name in ("HOME", "USER_SPACE"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     project = tmp_path / "project"
-    lived(project, seed)
+    run_story(project, seed)
     capsys.readouterr()
     assert main(["events", "--project", str(project)]) == 0
     lines = capsys.readouterr().out.splitlines()

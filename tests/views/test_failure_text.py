@@ -1,4 +1,4 @@
-"""What people are told of real runs: each failure once, only what helps, and nothing that is no part of the flow."""
+"""Messages about real runs: each failure once, only what helps, and nothing outside of the flow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return new_place(tmp_path, monkeypatch)
 
 
-def said(place: Place, *command: str) -> list[str]:
+def printed_lines(place: Place, *command: str) -> list[str]:
     return place.plait(*command).stdout.splitlines()
 
 
@@ -49,12 +49,12 @@ def test_to_go_on_is_offered_where_that_is_possible(
         "flow.yaml",
         f"map: {{input: {items}, max_parallel: 1, {policy}, steps: [{{shell: exit 1}}]}}\n",
     )
-    ran = said(place, "run", "flow.yaml")
+    ran = printed_lines(place, "run", "flow.yaml")
     run = after(ran, "flow: run ")[0].partition(",")[0]
     more = "allow more failures in the file, then "
     expected = [f"{'' if goes_on else more}plait resume {run}"]
     assert after(ran, "resume") == expected
-    assert after(said(place, "show"), "resume") == expected
+    assert after(printed_lines(place, "show"), "resume") == expected
     assert after(ran, "retry") == [f"plait retry {run} --failed"]
 
 
@@ -63,10 +63,10 @@ def test_what_is_looked_at_after_a_map_stopped_is_the_item_that_failed(place: Pl
         "flow.yaml",
         "map: {input: [a, b], max_parallel: 1, max_failures: 1, steps: [{shell: echo why; exit 1}]}\n",
     )
-    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
-    shown = said(place, "show")
+    run = after(printed_lines(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    shown = printed_lines(place, "show")
     assert after(shown, "look at it") == [f"plait logs {run} a"]
-    assert said(place, *after(shown, "look at it")[0].split()[1:])[1:] == ["why"]
+    assert printed_lines(place, *after(shown, "look at it")[0].split()[1:])[1:] == ["why"]
 
 
 def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Place) -> None:
@@ -74,12 +74,14 @@ def test_a_resumed_run_names_what_to_do_about_items_that_failed_before(place: Pl
         "flow.yaml",
         "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\nreduce: [{shell: test -e ok}]\n",
     )
-    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    run = after(printed_lines(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
     place.write("ok", "")
-    again = said(place, "resume", "last")
+    again = printed_lines(place, "resume", "last")
     assert after(again, "look at it") == [f"plait show {run}"]
     assert after(again, "retry") == [f"plait retry {run} --failed"]
-    assert after(said(place, "retry", "--failed"), "retry") == [f"plait retry {run} --failed"]
+    assert after(printed_lines(place, "retry", "--failed"), "retry") == [
+        f"plait retry {run} --failed"
+    ]
 
 
 def test_a_failure_inside_an_item_is_listed_once_under_the_item(place: Place) -> None:
@@ -91,14 +93,14 @@ map:
   steps: [{foreach: ['in ${item.name}'], do: [{shell: 'test ${item} != "in x"'}]}]
 """,
     )
-    ran = said(place, "run", "flow.yaml")
+    ran = printed_lines(place, "run", "flow.yaml")
     end = next(at for at, line in enumerate(ran) if line.startswith("! finished in "))
     assert after(ran[end:], "✗") == ["x   stopped"]
 
 
 def test_a_failure_inside_a_step_is_listed_once_under_the_step(place: Place) -> None:
     place.write("flow.yaml", "steps: [{id: each, foreach: [x], do: [{shell: exit 1}]}]\n")
-    ran = said(place, "run", "flow.yaml")
+    ran = printed_lines(place, "run", "flow.yaml")
     end = next(at for at, line in enumerate(ran) if line.startswith("✗ failed"))
     assert after(ran[end + 1 :], "✗") == ["each   stopped"]
 
@@ -108,12 +110,12 @@ def test_what_looks_at_the_repository_is_no_part_of_the_flow(place: Place) -> No
     place.write(
         "flow.yaml", "setup: [{shell: 'true'}]\nmerge: [{shell: 'echo ${merge.commit_count}'}]\n"
     )
-    ran = said(place, "run", "flow.yaml")
+    ran = printed_lines(place, "run", "flow.yaml")
     assert [line for line in ran if "beginning" in line] == []
     assert ran[-2].startswith("✓ finished in ")
     assert ran[-2].endswith(" s   2 steps")
     assert ran[-1] == "  0"
-    assert [line for line in said(place, "show") if "beginning" in line] == []
+    assert [line for line in printed_lines(place, "show") if "beginning" in line] == []
 
 
 RETRIED = """\
@@ -127,7 +129,7 @@ reduce: [{shell: echo report}]
 
 def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> None:
     run = place.run(RETRIED).result.run
-    assert after(said(place, "show", run), "✓ reduce")
+    assert after(printed_lines(place, "show", run), "✓ reduce")
     place.write("again", "")
     retry = subprocess.Popen(
         [sys.executable, "-m", "plait", "retry", run, "--failed"],
@@ -139,7 +141,7 @@ def test_what_follows_items_that_are_being_retried_is_not_done(place: Place) -> 
         time.sleep(0.01)
     os.kill(retry.pid, signal.SIGINT)
     assert retry.wait(DEADLINE) == 130
-    shown = said(place, "show", run)
+    shown = printed_lines(place, "show", run)
     assert after(shown, "■ map") == ["1/2"]
     assert after(shown, "○ reduce") == ["not started"]
     assert [line for line in shown if "echo report" in line] == []
@@ -180,11 +182,11 @@ ENDED = [
 
 
 @pytest.mark.parametrize(("flow", "why"), ENDED)
-def test_why_a_run_ended_is_said_by_run_and_show_also_if_something_else_had_failed(
+def test_run_and_show_say_why_a_run_ended_also_if_something_else_had_failed(
     place: Place, flow: str, why: str
 ) -> None:
     place.write("flow.yaml", flow)
-    ran, shown = said(place, "run", "flow.yaml"), said(place, "show")
+    ran, shown = printed_lines(place, "run", "flow.yaml"), printed_lines(place, "show")
     if why:
         assert (ran.count(f"  {why}"), shown.count(f"  {why}")) == (1, 1)
     else:
@@ -198,14 +200,16 @@ def test_show_says_why_a_part_failed_that_no_step_of_it_says(place: Place) -> No
     place.write(
         "flow.yaml", "map: {input: [1], on_item_failure: stop, steps: [{shell: 'exit 3'}]}\n"
     )
-    said(place, "run", "flow.yaml")
-    assert "  item 1 failed, and the flow stops at the first failure" in said(place, "show")
+    printed_lines(place, "run", "flow.yaml")
+    assert "  item 1 failed, and the flow stops at the first failure" in printed_lines(
+        place, "show"
+    )
 
 
 def test_why_a_map_found_no_items_is_shown_once(place: Place) -> None:
     place.write("flow.yaml", "map: {input: nix.json, steps: [{shell: 'true'}]}\n")
-    said(place, "run", "flow.yaml")
-    assert "\n".join(said(place, "show")).count("there is no file 'nix.json'") == 1
+    printed_lines(place, "run", "flow.yaml")
+    assert "\n".join(printed_lines(place, "show")).count("there is no file 'nix.json'") == 1
 
 
 def test_commands_to_type_name_the_project_where_that_is_another_one(place: Place) -> None:
@@ -214,7 +218,7 @@ def test_commands_to_type_name_the_project_where_that_is_another_one(place: Plac
         "map: {input: [1, 2], steps: [{shell: 'test ${item} = 1'}]}\nreduce: [{shell: 'false'}]\n",
     )
     above = Place(place.root.parent)
-    ran = said(above, "run", "project/flow.yaml", "--project", "project")
+    ran = printed_lines(above, "run", "project/flow.yaml", "--project", "project")
     run = after(ran, "flow: run ")[0].partition(",")[0]
     typed = {word: after(ran, word) for word in ("look at it", "retry", "resume")}
     assert typed == {
@@ -224,17 +228,17 @@ def test_commands_to_type_name_the_project_where_that_is_another_one(place: Plac
     }
     for (command,) in typed.values():
         assert above.plait(*command.split()[1:]).returncode in (0, 1)
-    shown = said(above, "show", "--project", "project")
+    shown = printed_lines(above, "show", "--project", "project")
     assert after(shown, "resume") == typed["resume"]
     retry, resume = (f"`{typed[word][0]}`" for word in ("retry", "resume"))
-    markdown = said(above, "show", "--project", "project", "--markdown")
+    markdown = printed_lines(above, "show", "--project", "project", "--markdown")
     assert markdown[-1] == f"Continue it with {retry}, or {resume}."
 
 
 def test_the_command_after_a_stop_names_the_project_that_was_given(place: Place) -> None:
     stop = f"cd .. && {sys.executable} -m plait stop --project project > said; sleep 60"
     place.write("flow.yaml", f"steps: [{{shell: 'test -e ../said || {{ {stop}; }}'}}]\n")
-    run = after(said(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
+    run = after(printed_lines(place, "run", "flow.yaml"), "flow: run ")[0].partition(",")[0]
     command = (place.root.parent / "said").read_text().partition("Continue it with:  ")[2].strip()
     assert command == f"plait resume {run} --project project"
     assert Place(place.root.parent).plait(*command.split()[1:]).returncode == 0
@@ -242,10 +246,10 @@ def test_the_command_after_a_stop_names_the_project_that_was_given(place: Place)
 
 def test_more_failures_are_shown_of_the_run_that_was_named(place: Place) -> None:
     place.write("flow.yaml", f"map: {{input: {list(range(60))}, steps: [{{shell: exit 1}}]}}\n")
-    ran = said(place, "run", "flow.yaml")
+    ran = printed_lines(place, "run", "flow.yaml")
     run = after(ran, "flow: run ")[0].partition(",")[0]
     assert after(ran, "more failures are counted and not printed:") == [f"plait show {run}"]
-    assert after(said(place, "show"), "… and 10 more:") == [f"plait show {run} --json"]
-    assert after(said(place, "show", "--markdown"), "… and 40 more:") == [
+    assert after(printed_lines(place, "show"), "… and 10 more:") == [f"plait show {run} --json"]
+    assert after(printed_lines(place, "show", "--markdown"), "… and 40 more:") == [
         f"`plait show {run} --json`"
     ]

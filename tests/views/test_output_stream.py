@@ -55,7 +55,7 @@ ROWS: list[tuple[list[Event], list[str]]] = [
         [start(STEP, "make"), StepOutput(STEP, "stdout", "one\ntw"), end(STEP, "make", "one\ntwo\n3")],
         ["make | one", "make | two", "make | 3"],
     ),
-    # Error output that nobody saw while it ran.
+    # Error output that was not shown live.
     (
         [start(STEP, "make"), StepOutput(STEP, "stdout", "one\n"), end(STEP, "make", "one\n", "bad\n")],
         ["make | one", "make | bad"],
@@ -150,7 +150,7 @@ def test_a_follower_prints_each_line_once_whatever_it_reads_twice() -> None:
         [
             ([], [piece("one\n", 0)]),  # the start is recorded after this look at the journal
             ([start(STEP, "make")], []),
-            ([], [piece("one\n", 0), piece("two\n", 4)]),  # the file was written anew
+            ([], [piece("one\n", 0), piece("two\n", 4)]),  # the file was written again
             ([end(STEP, "make", "one\ntwo\nthree\n")], [piece("three\n", 8)]),
         ]
     )

@@ -77,23 +77,23 @@ def ended(
     return EventRecord(0, at, event)
 
 
-def said(event: Event, at: float = 0.0) -> EventRecord:
+def make_record(event: Event, at: float = 0.0) -> EventRecord:
     return EventRecord(0, at, event)
 
 
 def opened(at: float = 0.0, *, resumed: bool = False) -> EventRecord:
-    return said(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", resumed, PHASES), at)
+    return make_record(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", resumed, PHASES), at)
 
 
 def counted(total: int, at: float = 0.0, path: str = "map") -> Iterator[EventRecord]:
-    """A fan that has found its items."""
+    """A map that has found its items."""
     yield begun(path, at)
     yield begun(f"{path}/items", at)
     yield ended(f"{path}/items", at)
-    yield said(ItemsCounted(path, total), at)
+    yield make_record(ItemsCounted(path, total), at)
 
 
-def tally(progress: Progress, part: str = "map") -> tuple[int | None, int, int, int]:
+def counts(progress: Progress, part: str = "map") -> tuple[int | None, int, int, int]:
     group = progress.parts[part].group
     return group.total, group.success_count, group.failure_count, group.skip_count
 
@@ -138,7 +138,11 @@ def test_a_part_that_was_not_announced_is_added_at_the_end() -> None:
 def test_a_run_that_has_ended_says_how_and_shows_nothing_running() -> None:
     failure = Failure("no", path="setup/0")
     progress = replay_events(
-        [opened(), begun("setup"), said(RunEnded("interrupted", failure, facts={"a": 1}), 9.0)]
+        [
+            opened(),
+            begun("setup"),
+            make_record(RunEnded("interrupted", failure, facts={"a": 1}), 9.0),
+        ]
     )
     assert (progress.status, progress.ended, progress.failure) == ("interrupted", 9.0, failure)
     assert (progress.facts, progress.running_count, progress.time(50.0)) == ({"a": 1}, 0, 9.0)
@@ -159,7 +163,7 @@ def test_items_are_counted_by_what_became_of_them_and_the_step_that_found_them_i
             begun("map/item:d", order=3),
         ]
     )
-    assert tally(progress) == (4, 1, 1, 1)
+    assert counts(progress) == (4, 1, 1, 1)
     assert progress.items == (3, 4)
     assert [step.path for step in progress.running(progress.parts["map"])] == ["map/item:d"]
 
@@ -168,7 +172,7 @@ def test_an_item_that_ends_twice_counts_once_as_it_ended_last() -> None:
     progress = replay_events(
         [opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map/item:a")]
     )
-    assert tally(progress) == (2, 1, 0, 0)
+    assert counts(progress) == (2, 1, 0, 0)
 
 
 def test_a_failed_item_that_is_retried_is_no_longer_a_failure() -> None:
@@ -178,9 +182,9 @@ def test_a_failed_item_that_is_retried_is_no_longer_a_failure() -> None:
         1,
         ["map/item:a"],
     )
-    progress.add(said(StepInvalidated("map", "items are retried", below=False)))
-    progress.add(said(StepInvalidated("map/item:a", "retried", below=False)))
-    assert (tally(progress), progress.failures.count) == ((3, 1, 0, 0), 0)
+    progress.add(make_record(StepInvalidated("map", "items are retried", below=False)))
+    progress.add(make_record(StepInvalidated("map/item:a", "retried", below=False)))
+    assert (counts(progress), progress.failures.count) == ((3, 1, 0, 0), 0)
     assert progress.parts["map"].state == "waiting"
 
 
@@ -188,8 +192,8 @@ def test_a_part_that_is_forgotten_with_all_below_begins_from_nothing() -> None:
     progress = replay_events(
         [opened(), *counted(2), ended("map/item:a", outcome=Failed(BROKEN)), ended("map")]
     )
-    progress.add(said(StepInvalidated("map", "changed")))
-    assert (tally(progress), progress.failures.count, progress.parts["map"].state) == (
+    progress.add(make_record(StepInvalidated("map", "changed")))
+    assert (counts(progress), progress.failures.count, progress.parts["map"].state) == (
         (2, 0, 0, 0),
         0,
         "waiting",
@@ -200,18 +204,18 @@ def test_a_step_that_is_forgotten_is_to_be_done_again() -> None:
     progress = replay_events(
         [opened(), begun("setup"), ended("setup/0", order=0), ended("setup/1", order=1)]
     )
-    progress.add(said(StepInvalidated("setup/1", "changed")))
+    progress.add(make_record(StepInvalidated("setup/1", "changed")))
     assert progress.parts["setup"].group.success_count == 1
 
 
-def test_a_map_that_was_remembered_without_its_items_shows_what_it_says_of_them() -> None:
+def test_a_map_that_was_replayed_without_its_items_shows_its_own_counts() -> None:
     value = Succeeded(
         {"total": 48, "successful": 45, "failed": 2, "skipped": 1, "success_rate": 93.75}
     )
     progress = replay_events(
         [opened(resumed=True), ended("map", outcome=value, replayed=True, kind="map")]
     )
-    assert tally(progress) == (48, 45, 2, 1)
+    assert counts(progress) == (48, 45, 2, 1)
     assert progress.parts["map"].replayed
 
 
@@ -226,15 +230,15 @@ def test_numbers_that_look_like_those_of_items_make_no_items(kind: str) -> None:
         assert progress.items is None
 
 
-def test_a_remembered_list_of_steps_counts_as_done_in_full() -> None:
+def test_a_replayed_list_of_steps_counts_as_done_in_full() -> None:
     progress = replay_events([opened(resumed=True), ended("setup", replayed=True)])
-    assert progress.steps == (2, 5 + 1)  # the map is not known as a fan yet: its step counts
+    assert progress.steps == (2, 5 + 1)  # the map is not known as a map yet: its step counts
 
 
-# ── several lives ────────────────────────────────────────────────────────
+# ── several run attempts ─────────────────────────────────────────────────
 
 
-def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
+def test_the_journal_of_a_resumed_run_counts_what_both_run_attempts_did() -> None:
     first = [
         opened(0.0),
         ended("setup"),
@@ -243,15 +247,19 @@ def test_the_journal_of_a_resumed_run_counts_what_both_lives_did() -> None:
         ended("map/item:a", 2.0),
         begun("map/item:b", 2.0, order=1),
     ]
-    second = [opened(10.0, resumed=True), begun("map", 10.0), said(ItemsCounted("map", 3), 10.0)]
+    second = [
+        opened(10.0, resumed=True),
+        begun("map", 10.0),
+        make_record(ItemsCounted("map", 3), 10.0),
+    ]
     progress = replay_events([*first, *second])
     assert progress.running_count == 0
     assert (progress.run_attempts, progress.started, progress.since) == (2, 0.0, 10.0)
     assert progress.parts["setup"].state == "done"
-    assert tally(progress) == (3, 1, 0, 0)
+    assert counts(progress) == (3, 1, 0, 0)
     progress.add(ended("map/item:b", 11.0, order=1))
     progress.add(ended("map/item:c", 12.0, order=2))
-    assert tally(progress) == (3, 3, 0, 0)
+    assert counts(progress) == (3, 3, 0, 0)
 
 
 def test_what_failed_and_was_done_in_a_later_run_attempt_is_no_longer_a_failure() -> None:
@@ -266,7 +274,7 @@ def test_what_failed_and_was_done_in_a_later_run_attempt_is_no_longer_a_failure(
 def test_looking_for_the_items_again_counts_as_no_item() -> None:
     again = [opened(resumed=True), *counted(2)]
     progress = replay_events([opened(), *counted(2), ended("map/item:a"), *again])
-    assert tally(progress) == (2, 1, 0, 0)
+    assert counts(progress) == (2, 1, 0, 0)
 
 
 def test_replayed_items_count_as_done_and_not_for_the_rate() -> None:
@@ -332,7 +340,7 @@ def test_a_running_item_says_what_it_is_at_since_when_and_in_which_attempt() -> 
     assert (
         item.current.path == "map/item:a/1"
     )  # not the attempt inside it, which has the same title
-    progress.add(said(StepRetrying("map/item:a/1/run", 1, BROKEN, 2.5), 5.0))
+    progress.add(make_record(StepRetrying("map/item:a/1/run", 1, BROKEN, 2.5), 5.0))
     attempt = item.inner["map/item:a/1"].inner["map/item:a/1/run"]
     assert (attempt.retry_at, progress.retries) == (7.5, 1)
     progress.add(begun("map/item:a/1/run", 7.5, title="fix it", attempt=2))
@@ -438,16 +446,16 @@ def test_each_event_gives_the_updates_it_brings() -> None:
     story = [
         (begun("setup"), [("part", part, None)]),
         (begun("setup/0", title="measure"), [("step", part, None)]),
-        (said(StepRetrying("setup/0", 1, BROKEN, 2.0, 3)), [("step", None, retried)]),
+        (make_record(StepRetrying("setup/0", 1, BROKEN, 2.0, 3)), [("step", None, retried)]),
         (begun("setup/0", attempt=2), []),
         (ended("setup/0", title="measure"), [("step", part, None)]),
         (ended("setup"), [("part", part, None)]),
-        (said(Note("setup", "look")), [("note", None, NoteRow("setup", "look"))]),
+        (make_record(Note("setup", "look")), [("note", None, NoteRow("setup", "look"))]),
         (begun("map"), [("part", map_step, None)]),
-        (said(ItemsCounted("map", 2)), [("part", map_step, None)]),
+        (make_record(ItemsCounted("map", 2)), [("part", map_step, None)]),
         (ended("map/item:a"), [("item", map_step, None)]),
         (ended("map"), [("part", map_step, None)]),
-        (said(RunEnded("done")), [("run", None, None)]),
+        (make_record(RunEnded("done")), [("run", None, None)]),
     ]
     for record, updates in story:
         found = progress.add(record)
@@ -479,7 +487,7 @@ def test_a_part_that_gives_up_itself_is_reported() -> None:
     )
 
 
-TOLD = [
+REPORTED = [
     (Failure("exit code 2: a\nb", "exit", 2),              ("exit 2", ("a", "b"))),
     (Failure("exit code 2", "exit", 2),                    ("exit 2", ())),
     (Failure("ended by signal 9: a", "signal", 137),       ("signal", ("ended by signal 9: a",))),
@@ -496,7 +504,7 @@ TOLD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("failure", "words"), TOLD)
+@pytest.mark.parametrize(("failure", "words"), REPORTED)
 def test_a_failure_in_few_words(failure: Failure, words: tuple[str, tuple[str, ...]]) -> None:
     assert describe_failure(failure) == words
 
@@ -537,11 +545,11 @@ def test_a_great_many_items_take_little_memory_and_keep_the_last_failures() -> N
         progress.add(begun(f"{path}/0", n / 100))
         progress.add(ended(f"{path}/0", n / 100))
         progress.add(ended(path, n / 100, Failed(BROKEN) if n % 2 else OK, order=n))
-        progress.add(said(Note(path, "so")))
+        progress.add(make_record(Note(path, "so")))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 300_000
-    assert tally(progress) == (many, many // 2, many // 2, 0)
+    assert counts(progress) == (many, many // 2, many // 2, 0)
     kept = len(progress.failures.last)
     assert (progress.failures.count, kept) == (many // 2, MOST_KEPT)
     assert progress.failures.last[-1].path == f"map/item:{many - 1}"
@@ -596,7 +604,7 @@ def test_the_order_in_which_items_end_does_not_matter(seed: int, outcomes: list[
     ]
     random.Random(seed).shuffle(finishes)
     progress = replay_events([opened(), *counted(len(outcomes)), *finishes])
-    assert tally(progress) == (len(outcomes), *(outcomes.count(letter) for letter in "dfs"))
+    assert counts(progress) == (len(outcomes), *(outcomes.count(letter) for letter in "dfs"))
 
 
 # ── real runs ────────────────────────────────────────────────────────────
@@ -639,11 +647,11 @@ class Odd:
 
 
 def _discard(updates: object) -> None:
-    """Nobody prints it here."""
+    """It is not printed here."""
 
 
-def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
-    """One life of a run, as somebody saw it who watched."""
+def run_and_watch(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
+    """One run attempt, as a viewer saw it live."""
     live, stop = Progress(), StopSignal()
     run = new_run(journal=journal, stop=stop, watchers=[lambda one: _discard(live.add(one))])
     each = step_list("each", [step("0", Odd(stop, stop_at))])
@@ -670,27 +678,29 @@ def lived(journal: MemoryJournal, many: int, stop_at: int | None) -> Progress:
 
 @settings(max_examples=examples(25), deadline=None)
 @given(many=st.integers(1, 12), stop_at=st.integers(0, 12))
-def test_who_watches_and_who_reads_the_journal_later_see_the_same(many: int, stop_at: int) -> None:
+def test_a_live_view_and_a_later_one_show_the_same(many: int, stop_at: int) -> None:
     journal = MemoryJournal()
     done, failed = (many + 1) // 2, many // 2
-    first = lived(journal, many, stop_at)
-    assert tally(first) == tally(replay_events(journal.events()))
+    first = run_and_watch(journal, many, stop_at)
+    assert counts(first) == counts(replay_events(journal.events()))
     if first.status == "interrupted":
         assert first.items == (stop_at, many)
-        second = lived(journal.reopen(), many, None)
+        second = run_and_watch(journal.reopen(), many, None)
         assert second.parts["map"].group.replayed == stop_at
-        assert tally(second) == (many, done, failed, 0)
+        assert counts(second) == (many, done, failed, 0)
     later = replay_events(journal.events())
-    assert (tally(later), later.status) == ((many, done, failed, 0), "done")
+    assert (counts(later), later.status) == ((many, done, failed, 0), "done")
     assert [one.title for one in later.failures.last] == [
         str(number) for number in range(1, many, 2)
     ]
 
 
-def test_an_answer_that_another_attempt_remembers_is_counted_once() -> None:
+def test_a_response_that_another_attempt_replays_is_counted_once() -> None:
     def answered(path: str, *, replayed: bool = False) -> EventRecord:
         used = {"turns": 1.0, "tokens": 10.0}
-        return said(StepFinished(path, "turn", path, "f", OK, 1.0, replayed=replayed, used=used))
+        return make_record(
+            StepFinished(path, "turn", path, "f", OK, 1.0, replayed=replayed, used=used)
+        )
 
     progress = replay_events([opened(), begun("nodes"), begun("nodes/a"), begun("nodes/a/agent")])
     for event in (
@@ -718,7 +728,9 @@ RUNNING = [
 @pytest.mark.parametrize(("kind", "title", "words"), RUNNING)
 def test_the_action_of_a_step_has_the_kind_of_the_step(kind: str, title: str, words: str) -> None:
     progress = Progress()
-    progress.add(said(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("steps", 1),)), 0.0))
+    progress.add(
+        make_record(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("steps", 1),)), 0.0)
+    )
     for path, of_kind, called in (
         ("steps", "phase", "steps"),
         ("steps/0", "shell", "make it"),
@@ -739,9 +751,11 @@ def test_the_action_of_a_step_has_the_kind_of_the_step(kind: str, title: str, wo
         (3, "agent  turn 1   …"),
     ],
 )
-def test_of_the_text_of_a_model_the_end_is_shown(room: int | None, words: str) -> None:
+def test_the_end_of_the_text_of_a_model_is_shown(room: int | None, words: str) -> None:
     progress = Progress()
-    progress.add(said(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("steps", 1),)), 0.0))
+    progress.add(
+        make_record(RunStarted("7f3a", "fix", "/p/fix.yaml", "/p", False, (("steps", 1),)), 0.0)
+    )
     for path, kind in (
         ("steps", "phase"),
         ("steps/0", "prompt"),

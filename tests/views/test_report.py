@@ -43,8 +43,8 @@ def shown(project: Path, *, whole: bool, short: bool = False) -> tuple[Json, lis
             name, opened.journal, is_running=lambda: False, whole=whole, short=short
         )
         report.status = "done"
-        said = [text for text, _ in report_lines(report, now=0.0)]
-        return report_json(report, now=0.0), said
+        lines = [text for text, _ in report_lines(report, now=0.0)]
+        return report_json(report, now=0.0), lines
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def test_a_short_outline_says_what_the_whole_says(
     assert shown(project, whole=False, short=True)[1] == shown(project, whole=True)[1]
     (project / "flow.yaml").write_text(flow.replace("-ne 3", "-ne 33").replace("-ne 5", "-ne 55"))
     retry_flow(run, project=str(project))
-    found, said = shown(project, whole=False, short=True)
-    assert (found, said) == shown(project, whole=True)
-    assert not any("✗" in line for line in said)
+    found, lines = shown(project, whole=False, short=True)
+    assert (found, lines) == shown(project, whole=True)
+    assert not any("✗" in line for line in lines)
 
 
 def test_what_is_asked_of_a_long_journal_does_not_grow_with_its_failures(
@@ -173,8 +173,8 @@ def test_an_outline_knows_of_items_that_were_retried(project: Path) -> None:
     result = run_flow(str(project / "flow.yaml"), Options())
     (project / "flow.yaml").write_text(FLOW.replace("-ne 3", "-ne 33"))
     assert retry_flow(result.run, project=str(project)).counts["failed"] == 1
-    found, said = shown(project, whole=False)
-    assert (found, said) == shown(project, whole=True)
+    found, lines = shown(project, whole=False)
+    assert (found, lines) == shown(project, whole=True)
     assert [one["path"] for part in found["phases"] for one in part.get("failures", ())] == [
         "map/item:5"
     ]
@@ -200,7 +200,7 @@ def test_the_items_of_a_run_that_was_cut_off_are_counted(project: Path) -> None:
         ("on_item_failure: skip", {"done": 7, "failed": 0, "skipped": 2}),
     ],
 )
-def test_an_item_that_ended_in_two_lives_of_a_run_is_counted_once(
+def test_an_item_that_ended_in_two_run_attempts_is_counted_once(
     project: Path, policy: str, counts: dict[str, int]
 ) -> None:
     setup = FLOW.replace("setup: [", "setup: [{foreach: [1, 2], do: [{shell: 'true'}]}, ")
@@ -211,17 +211,17 @@ def test_an_item_that_ended_in_two_lives_of_a_run_is_counted_once(
     run = interrupted(project)
     (project / "flow.yaml").write_text(flow.replace("echo ${item}", "echo ${item}."))
     assert interrupted(project, run) == run
-    found, said = shown(project, whole=False)
+    found, lines = shown(project, whole=False)
     (part,) = (part for part in found["phases"] if part["name"] == "map")
     assert {name: part[name] for name in ("total", "done", "failed", "skipped")} == {
         "total": 10,
         **counts,
     }
-    assert any("9/10" in line for line in said)
+    assert any("9/10" in line for line in lines)
 
 
 def interrupted(project: Path, run: str | None = None) -> str:
-    """A life of a run that ends while the last item is worked on; the next one does changed items again."""
+    """A run attempt that ends during the last item; the next one repeats changed items."""
     stop = StopSignal()
 
     def watch(reported: EventRecord) -> None:

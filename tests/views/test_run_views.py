@@ -187,15 +187,15 @@ def test_a_note_about_an_item_names_it() -> None:
     )
 
 
-def test_how_far_it_is_is_said_every_ten_seconds_at_most() -> None:
+def test_progress_is_printed_every_ten_seconds_at_most() -> None:
     stream = io.StringIO()
     items = [(n / 10, over(f"map/item:{n}", "item", str(n), Succeeded(), n)) for n in range(1, 500)]
     seen(
         PlainView(stream),
         [*STORY[:1], (0.0, begun("map", "map", "map")), (0.0, ItemsCounted("map", 500)), *items],
     )
-    said = [line for line in stream.getvalue().splitlines() if re.match(r"map: \d+/500", line)]
-    assert said == [
+    lines = [line for line in stream.getvalue().splitlines() if re.match(r"map: \d+/500", line)]
+    assert lines == [
         "map: 100/500  10.0/s  ~40 s  0 running",
         "map: 200/500  10.0/s  ~30 s  0 running",
         "map: 300/500  10.0/s  ~20 s  0 running",
@@ -616,7 +616,7 @@ def test_items_that_a_run_had_no_time_for_are_counted() -> None:
     ]
 
 
-def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
+def test_a_failure_that_belongs_to_no_step_is_shown_itself() -> None:
     failure = Failure("this project is not trusted\nfix: plait trust .", "trust")
     assert last_lines(Ended(status="failed", failure=failure, exit_code=3), STORY[:1]) == [
         "✗ failed after 0.0 s   0 of 4 steps",
@@ -627,14 +627,14 @@ def test_a_failure_that_belongs_to_no_step_is_said_itself() -> None:
 
 
 def test_a_long_output_is_cut_with_a_count() -> None:
-    said = last_lines(Ended(value={"output": "\n".join(map(str, range(30)))}), STORY[:1])
-    assert said[1:4] == ["  0", "  1", "  2"]
-    assert said[-1] == "  … 20 more lines: plait logs 7f3a"
+    lines = last_lines(Ended(value={"output": "\n".join(map(str, range(30)))}), STORY[:1])
+    assert lines[1:4] == ["  0", "  1", "  2"]
+    assert lines[-1] == "  … 20 more lines: plait logs 7f3a"
 
 
-def test_a_long_line_of_output_is_cut_and_said_to_be() -> None:
-    said = last_lines(Ended(value={"output": "a" * 3_000_000 + "\nb"}), STORY[:1])
-    assert said[1:] == [f"  {'a' * 499}…", "  b", "  … whole lines: plait logs 7f3a"]
+def test_a_long_line_of_output_is_cut_and_marked() -> None:
+    lines = last_lines(Ended(value={"output": "a" * 3_000_000 + "\nb"}), STORY[:1])
+    assert lines[1:] == [f"  {'a' * 499}…", "  b", "  … whole lines: plait logs 7f3a"]
 
 
 STOPPING = [
@@ -647,7 +647,7 @@ STOPPING = [
 
 
 @pytest.mark.parametrize(("story", "at_once", "line"), STOPPING)
-def test_what_is_said_when_a_run_is_to_stop(
+def test_messages_when_a_run_is_to_stop(
     story: list[tuple[float, Event]], at_once: bool, line: str
 ) -> None:
     assert stopping_line(replay_events(stamped(story)), at_once=at_once) == line
@@ -687,7 +687,7 @@ def test_what_a_program_wrote_for_a_terminal_is_text_without_it() -> None:
 
 
 class Noting(QuietView):
-    """Notes when it is told that the run is to stop."""
+    """Records when it is asked to stop the run."""
 
     def __init__(self) -> None:
         super().__init__(io.StringIO())
@@ -704,7 +704,7 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 @pytest.fixture
 def _heeded() -> Iterator[None]:
-    """Whoever started the tests may ignore signals, as nohup does, and a run leaves them so."""
+    """The parent of the tests may ignore signals, as nohup does, and a run keeps them ignored."""
     before = {one: signal.getsignal(one) for one, _ in SIGNALS}
     for one, handler in before.items():
         if handler is signal.SIG_IGN:
@@ -813,7 +813,7 @@ def test_what_raises_leaves_signals_as_they_were() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_dry_run_shows_what_would_run_and_what_is_remembered(capsys: Capsys) -> None:
+def test_a_dry_run_shows_what_would_run_and_what_is_replayed(capsys: Capsys) -> None:
     found = [
         PlannedStep("setup/0", "shell", "measure", replayed=True),
         PlannedStep("setup/1", "shell", "git commit -m 'it'\nls\n", why="it had failed"),
@@ -858,23 +858,23 @@ VIEWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stream", "term", "said", "kind"), VIEWS)
+@pytest.mark.parametrize(("stream", "term", "chosen", "kind"), VIEWS)
 def test_the_view_is_what_the_output_can_take(
     stream: Callable[[], io.StringIO],
     term: str,
-    said: dict[str, bool],
+    chosen: dict[str, bool],
     kind: type,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    options = argparse.Namespace(**{"json": False, "quiet": False, "verbose": False, **said})
+    options = argparse.Namespace(**{"json": False, "quiet": False, "verbose": False, **chosen})
     assert type(view_for(options, stream())) is kind
 
 
 # ── inputs and arguments ─────────────────────────────────────────────────
 
 
-def test_inputs_are_text_unless_they_are_said_to_be_json_and_win_over_the_file(
+def test_inputs_are_text_unless_declared_as_json_and_win_over_the_file(
     tmp_path: Path,
 ) -> None:
     for name, text in (("in.json", '{"a": 1, "b": 2}'), ("in.yaml", "a: 1\nb: 2\n")):
@@ -908,8 +908,8 @@ def test_a_wrong_argument_is_refused_before_anything_runs(
 
 def test_with_json_what_is_wrong_is_an_object_too(capsys: Capsys) -> None:
     assert main(["run", "f.yaml", "--json", "--max-parallel", "x"]) == 2
-    said = json.loads(capsys.readouterr().out)
-    assert (said["event"], said["error"]["code"]) == ("error", "arguments")
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["event"], printed["error"]["code"]) == ("error", "arguments")
 
 
 # ── runs, show, logs ─────────────────────────────────────────────────────
@@ -988,14 +988,14 @@ def tries_of(story: Sequence[tuple[float, Event]]) -> AttemptCounts:
 def test_show_says_what_happened() -> None:
     story = [*STORY, *END]
     progress = replay_events(stamped(story))
-    said = [
+    lines = [
         text
         for text, _ in report_lines(
             Report("7f3a", "done", progress, journal_of(story), tries_of(story)), now=99.0
         )
     ]
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0.0))
-    assert [line for line in said if began not in line] == [
+    assert [line for line in lines if began not in line] == [
         "! fix-worst  run 7f3a  finished, 1 of 3 items failed",
         "  ✓ setup   done, 2 steps, 3.0 s",
         "      ✓ measure   2.0 s",
@@ -1012,7 +1012,7 @@ def test_show_says_what_happened() -> None:
 
 
 def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
-    said = [
+    lines = [
         text
         for text, _ in report_lines(
             Report(
@@ -1025,10 +1025,10 @@ def test_show_of_a_run_that_died_says_how_to_go_on() -> None:
             now=99.0,
         )
     ]
-    assert said[0] == "■ fix-worst  run 7f3a  interrupted"
-    assert said[-1] == "  resume       plait resume 7f3a"
-    assert "  ■ map   2/3  1 failed" in said  # no rate, and nothing runs
-    assert "  ○ reduce   not started" in said
+    assert lines[0] == "■ fix-worst  run 7f3a  interrupted"
+    assert lines[-1] == "  resume       plait resume 7f3a"
+    assert "  ■ map   2/3  1 failed" in lines  # no rate, and nothing runs
+    assert "  ○ reduce   not started" in lines
 
 
 def test_show_for_programs_has_every_failure() -> None:
@@ -1192,7 +1192,7 @@ def test_a_step_whose_rounds_failed_says_why_and_not_what_they_printed() -> None
     ]
 
 
-def test_output_that_is_not_kept_is_said_to_be_missing() -> None:
+def test_output_that_is_not_kept_is_shown_as_missing() -> None:
     value = Succeeded({"output": "a", "exit_code": 0, "truncated": True})
     story = [*STORY[:3], (0.0, over("setup/0", "shell", "x", value))]
     assert logged(story)[-1] == "… more was printed, and is not kept"
@@ -1221,14 +1221,14 @@ def test_show_says_how_many_attempts_a_step_took() -> None:
     ]
     tries = tries_of(tried)
     assert [tries.get(f"setup/{n}") for n in range(3)] == [2, 3, 1]
-    said = [
+    lines = [
         text
         for text, _ in report_lines(
             Report("7", "done", replay_events(stamped(tried)), journal_of(tried), tries), now=9.0
         )
     ]
-    assert "      ✓ measure   2 attempts   1.0 s" in said
-    assert "      ✓ tidy   1.0 s" in said
+    assert "      ✓ measure   2 attempts   1.0 s" in lines
+    assert "      ✓ tidy   1.0 s" in lines
     again = [*tried, RESUMED, (9.0, over("setup/0", "shell", "measure", out("")))]
     assert tries_of(again).get("setup/0") == 1  # it ended in one, when it was done again
 

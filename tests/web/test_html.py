@@ -1,4 +1,4 @@
-"""Nothing of a run becomes HTML, whatever it is called or prints."""
+"""No name or output of a run becomes HTML."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def test_a_long_line_takes_no_longer_than_its_length() -> None:
     assert time.process_time() - start < 2  # it was the square: half a minute
 
 
-def test_characters_that_nobody_sees_are_shown() -> None:
+def test_invisible_characters_are_shown() -> None:
     assert visible("a\u202eb\x00c\td\ne") == "a\ufffdb\ufffdc\td\ne"

@@ -556,13 +556,13 @@ def test_the_list_separates_its_figures(ran: tuple[Browser, str]) -> None:
     assert "2, 1 failed" in body_text(browser.get("/").text)
 
 
-@pytest.mark.parametrize(("shell", "is_said"), [("exit 1", True), ("exit 0", False)])
-def test_a_graph_says_what_its_colours_mean(tmp_path: Path, shell: str, is_said: bool) -> None:
+@pytest.mark.parametrize(("shell", "is_shown"), [("exit 1", True), ("exit 0", False)])
+def test_a_graph_says_what_its_colours_mean(tmp_path: Path, shell: str, is_shown: bool) -> None:
     flow = f"start: a\nnodes:\n  a: {{shell: {shell}, on_error: b}}\n  b: {{output: x}}\n"
     run = run_text(tmp_path / "p", flow).run
     text = body_text(Browser(tmp_path / "p").run(run, view="graph").text)
     assert "Blue is the way that the run took." in text
-    assert ("Red: failed." in text) is is_said
+    assert ("Red: failed." in text) is is_shown
 
 
 DEEP = "[" * 2000

@@ -357,11 +357,11 @@ def test_the_line_of_a_map_that_failed_is_not_that_of_one_that_succeeded(tmp_pat
 
 def test_the_timeline_explains_the_load_of_a_large_map(tmp_path: Path) -> None:
     words = "how many items ran at the same time"
-    for count, is_said in ((3, False), (50, True)):
+    for count, is_shown in ((3, False), (50, True)):
         project = tmp_path / str(count)
         flow = f"map:\n  input: {list(range(count))}\n  steps:\n    - shell: exit 1\n      when: 'false'\n"
         run = run_text(project, flow).run
-        assert (words in Browser(project).run(run, view="timeline").text) is is_said
+        assert (words in Browser(project).run(run, view="timeline").text) is is_shown
 
 
 def test_a_wait_does_not_hide_the_short_attempt_before_it(tmp_path: Path) -> None:

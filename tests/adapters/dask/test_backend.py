@@ -32,7 +32,7 @@ SILENCE = object()
 
 
 LOSS = object()
-"""The task is gone, and nobody tells of it."""
+"""The task is gone, without a message."""
 
 
 class KilledWorker(Exception):
@@ -76,7 +76,7 @@ class Scheduler:
         self.deaths = 0
         """Of workers: there is always another one."""
         self.pace = 10.0
-        """Seconds that each item is said to have taken."""
+        """The reported seconds of each item."""
         self.sizes: list[int] = []
         self.tries: dict[str, int] = {}
         self.cancelled = 0
@@ -84,7 +84,7 @@ class Scheduler:
         self.display_name = "dask://here"
         self.connections = 0
         self.absences = 0
-        """So often nobody is there, at first."""
+        """The number of first calls without a worker."""
         self.never: threading.Event | None = None
         """Set, it does not answer until this comes."""
         self.is_empty = False
@@ -133,7 +133,7 @@ class Scheduler:
             if self.silent.issuperset(workers):
                 with self.lock:
                     self.at |= dict.fromkeys(keys, workers[0])
-            return futures  # which nobody will end: it has died meanwhile
+            return futures  # which no other will end: it has died meanwhile
         with self.lock:
             self.pending += sum(map(len, items))
             self.most = max(self.most, self.pending)
@@ -303,12 +303,12 @@ class Played:
         map_run = remote_map_run(
             map_step, StepContext(self.run, "map", Scope(), deadline=deadline), items
         )
-        crew = DaskRun(
+        dask_run = DaskRun(
             self.scheduler, self.packer, self.items(items),  # type: ignore[arg-type]
             lambda work, outcome: self.ended.append((work.key, outcome)), parallel, map_run,
             patience=patience, wait=wait,
         )  # fmt: skip
-        self.crew = crew
+        self.dask_run = dask_run
 
     def items(self, count: int) -> Iterator[WorkItem]:
         for order in range(count):
@@ -317,7 +317,7 @@ class Played:
 
     def go(self) -> Played:
         try:
-            self.crew.work()
+            self.dask_run.work()
         finally:
             self.run.events.close()
         return self
@@ -359,9 +359,9 @@ def test_a_reply_that_comes_twice_is_dropped() -> None:
     assert len(played.recorded) == len(played.ended) == 20
 
 
-def test_a_message_that_is_heard_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_arrives_twice_at_once_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(lambda key, _: done(key))
-    replies = played.crew._replies
+    replies = played.dask_run._replies
     drain = replies.messages
     monkeypatch.setattr(replies, "messages", lambda: [one for one in drain() for _ in range(2)])
     played.go()
@@ -395,7 +395,7 @@ def test_one_that_does_not_come_back_ends_the_run_with_what_resumes_it() -> None
 
 
 def test_what_was_with_a_scheduler_that_is_gone_is_not_waited_for() -> None:
-    """Of what is lost between its end and the fetching of its reply, nobody tells us."""
+    """A task lost between its end and the fetching of its reply is not reported."""
     played = Played(
         lambda key, tries: SILENCE if tries == 1 and key in "01" else done(key), items=2
     )
@@ -550,7 +550,7 @@ def played_again(key: str) -> bool:
     return AGAIN[key]()
 
 
-def test_a_task_that_no_worker_has_any_more_is_sent_again_and_that_is_said() -> None:
+def test_a_task_that_no_worker_has_any_more_is_sent_again_with_a_note() -> None:
     played = Played(
         lambda key, tries: LOSS if key == "7" and tries == 1 else done(key), patience=0.2
     )
@@ -560,7 +560,7 @@ def test_a_task_that_no_worker_has_any_more_is_sent_again_and_that_is_said() -> 
     assert played.scheduler.tries["7"] == 2
 
 
-def test_a_worker_without_a_heartbeat_loses_its_items_to_others_and_that_is_said() -> None:
+def test_a_worker_without_a_heartbeat_loses_its_items_to_others_with_a_note() -> None:
     def answer(key: str, tries: int) -> object:
         if key != "7" or tries > 1:
             return done(key)
@@ -578,7 +578,7 @@ def test_a_worker_without_a_heartbeat_loses_its_items_to_others_and_that_is_said
     assert played.scheduler.cancelled
 
 
-def test_a_worker_that_never_hands_over_what_it_did_is_left_like_one_without_a_heartbeat() -> None:
+def test_a_worker_that_never_delivers_its_results_is_left_like_one_without_a_heartbeat() -> None:
     played = Played(lambda key, _: done(key), items=2, patience=0.4)
     played.scheduler.unheard = 1
     TimedCall(played.go).answer(30)
@@ -588,9 +588,7 @@ def test_a_worker_that_never_hands_over_what_it_did_is_left_like_one_without_a_h
     )
 
 
-def test_a_task_that_takes_longer_than_any_patience_is_waited_for_as_long_as_its_worker_lives() -> (
-    None
-):
+def test_a_long_task_is_waited_for_as_long_as_its_worker_is_alive() -> None:
     ended = threading.Event()
 
     def answer(key: str, _: int) -> object:
@@ -639,7 +637,7 @@ def test_silence_is_the_time_since_a_heartbeat_changed_by_our_own_clock() -> Non
 
 @pytest.fixture
 def never() -> Iterator[threading.Event]:
-    """An event that comes only when the test is over, so that whoever waits for it ends, too."""
+    """An event that is set only at the end of the test, so that waiting threads end."""
     event = threading.Event()
     yield event
     event.set()
@@ -675,7 +673,7 @@ def test_a_question_at_which_the_connection_breaks_is_a_lost_scheduler_and_not_t
     assert played.scheduler.connections == 2
 
 
-def test_a_worker_that_is_stuck_when_it_is_greeted_keeps_nobody_from_the_items(
+def test_a_worker_that_is_stuck_at_its_start_does_not_block_the_items(
     never: threading.Event,
 ) -> None:
     played = Played(lambda key, _: done(key), patience=0.6)
@@ -684,7 +682,7 @@ def test_a_worker_that_is_stuck_when_it_is_greeted_keeps_nobody_from_the_items(
     assert len(played.recorded) == 20
 
 
-def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(
+def test_the_end_does_not_wait_for_a_scheduler_that_did_not_answer(
     never: threading.Event,
 ) -> None:
     def stops(_: str, __: int) -> object:
@@ -692,16 +690,16 @@ def test_at_last_words_nobody_waits_for_a_scheduler_that_did_not_answer(
         return SILENCE
 
     played = Played(stops, items=1)
-    scheduler, said = played.scheduler, played.scheduler.run
+    scheduler, call = played.scheduler, played.scheduler.run
     closings: list[float] = []
 
     def run(function: Callable[..., object], *args: object, **how: Any) -> dict[str, object]:
         if function == played.packer.drop:
-            closings.append(played.crew._connection.closing_seconds)
+            closings.append(played.dask_run._connection.closing_seconds)
         if scheduler.tries:
             never.wait()
             raise OSError
-        return said(function, *args, **how)
+        return call(function, *args, **how)
 
     scheduler.run = run  # type: ignore[method-assign]
     scheduler.directly = lambda _, __, halt, *args: halt(*args)  # type: ignore[attr-defined]

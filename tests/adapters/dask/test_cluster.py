@@ -145,7 +145,7 @@ def test_a_flow_of_several_files_is_put_together_there(tmp_path: Path, cluster: 
 # ── secrets ──────────────────────────────────────────────────────────────
 
 
-def test_secrets_are_there_as_they_are_here_masked_and_variables_of_nobody_are_not(
+def test_secrets_are_masked_on_workers_as_well_and_other_variables_are_not_sent(
     tmp_path: Path, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "sesame-open")
@@ -345,7 +345,7 @@ def test_a_name_that_no_item_has_is_noted_by_each_worker_once(tmp_path: Path, cl
     assert 1 <= sum("stays unfilled" in note for note in notes) <= 2
 
 
-def test_a_cluster_that_is_not_there_is_said_soon(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_reported_soon(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
     began = time.monotonic()
@@ -379,7 +379,7 @@ def test_a_run_whose_cluster_is_gone_goes_on_elsewhere(tmp_path: Path, again: st
     assert go_on(run, project=str(project)).status == "done"
 
 
-def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
+def test_an_unknown_host_is_named(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
     with pytest.raises(
@@ -388,7 +388,7 @@ def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
         ran(tmp_path / "p", "map: {input: [1], steps: [{shell: 'true'}]}", "dask://no.invalid:8786")
 
 
-def test_an_address_without_a_port_is_said_to_need_one(tmp_path: Path) -> None:
+def test_an_address_without_a_port_is_refused_with_what_it_needs(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("distributed is not installed")
     with pytest.raises(InputError) as raised:
@@ -403,7 +403,7 @@ def test_an_address_without_a_port_is_said_to_need_one(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_not_shared_is_said(tmp_path: Path, cluster: str) -> None:
+def test_a_folder_that_is_not_shared_is_reported(tmp_path: Path, cluster: str) -> None:
     folder = tmp_path / "p"
     flow = "map: {shared: true, input: {command: 'rm flow.yaml; echo 1'}, steps: [{shell: 'true'}]}"
     result, _ = ran(folder, flow, cluster)
@@ -446,14 +446,14 @@ def test_the_death_of_the_engine_ends_what_it_had_on_the_workers(tmp_path: Path)
         assert wait_for(lambda: not scene.processes(), GRACE + 1)
 
 
-@pytest.mark.parametrize(("how", "said"), STRUCK)
+@pytest.mark.parametrize(("how", "message"), STRUCK)
 def test_the_guardian_of_a_worker_is_killed_or_stopped(
     tmp_path: Path,
     cluster: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     how: str,
-    said: str,
+    message: str,
 ) -> None:
     place = Place(tmp_path / "p")
     # Only `b` is held: whatever another guardian runs comes to its end.
@@ -463,7 +463,7 @@ def test_the_guardian_of_a_worker_is_killed_or_stopped(
     place.write("flow.yaml", flow.replace("map:\n", "map:\n  shared: true\n"))
     reported = live_through(place, capsys, how, "--backend", cluster)
     worker, _, what = reported.partition(": ")
-    assert (worker.split("tcp://")[0], what) == ("worker ", said)
+    assert (worker.split("tcp://")[0], what) == ("worker ", message)
 
 
 def test_an_item_leaves_no_thread_local_behind(tmp_path: Path) -> None:

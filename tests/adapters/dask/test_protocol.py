@@ -134,7 +134,7 @@ def test_files_that_are_shipped_are_sent_and_others_are_not(tmp_path: Path) -> N
 
 
 REFUSED = [
-    # flow                                                       what is said
+    # flow                                                       the message
     ("map: {input: {items: [1]}, steps: [{shell: x, once: true}]}",
      "step 'x' (map/item:*/0) may run at most once, and a worker that dies is replaced\n"
      "fix: run the flow with --backend local, or let the step run in reduce"),
@@ -149,13 +149,13 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flow", "said"), REFUSED)
+@pytest.mark.parametrize(("flow", "message"), REFUSED)
 def test_what_only_one_process_can_do_is_refused_before_anything_is_sent(
-    tmp_path: Path, flow: str, said: str
+    tmp_path: Path, flow: str, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         packed_job(tmp_path, flow)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_a_pattern_that_ships_nothing_is_refused(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_worker_that_came_or_went_between_two_questions_is_no_mismatch() -> No
     require_same_versions({"tcp://w": raised(OSError())}, {"tcp://w": mine.plait}, str)
 
 
-def test_another_version_is_said_with_both_and_what_to_do() -> None:
+def test_another_version_is_reported_with_both_and_what_to_do() -> None:
     mine = protocol.own_versions()
     with pytest.raises(InputError) as caught:
         require_same_versions({"tcp://w": "3.99.1"}, {"tcp://w": "9.9"}, str)
@@ -205,7 +205,7 @@ def test_a_worker_without_plait_is_named() -> None:
 
 
 BROKEN = [
-    # what a worker says of Plait                       how it is told
+    # what a worker reports of Plait                    how it is shown
     (RuntimeError("no licence"),                        "RuntimeError: no licence"),
     (Exception("a fault that does not travel"),         "Exception: a fault that does not travel"),
     (AttributeError("no attribute '__version__'"),      "AttributeError: no attribute '__version__'"),
@@ -213,12 +213,12 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "reported"), BROKEN)
+@pytest.mark.parametrize(("error", "reported"), BROKEN)
 def test_a_worker_whose_plait_cannot_be_loaded_is_named_with_the_reason(
-    said: Exception, reported: str
+    error: Exception, reported: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(said)}, str)
+        require_same_versions({"tcp://w": "3.11.1"}, {"tcp://w": raised(error)}, str)
     assert str(caught.value) == (
         f"Plait cannot be loaded on workers: tcp://w: {reported}\n"
         "fix: python -c 'import plait' there, with the Python that runs the worker, says more"

@@ -21,7 +21,7 @@ from plait.engine.events import Event, PendingHooks, StepFinished
 from plait.engine.outcome import Aborted, Failed, Failure, Outcome, Skipped, Succeeded
 
 SECRET = "zz-very-secret-4711"
-SAID = f"said {SECRET}"
+PRINTED = f"said {SECRET}"
 mask = Masker([SECRET]).mask
 
 
@@ -39,23 +39,23 @@ def values(annotation: str) -> Iterator[Any]:
     """A type that is not known here is new: say what it may hold, and see that it is masked."""
     match annotation.removesuffix(" | None"):
         case "str":
-            yield SAID
+            yield PRINTED
         case "Json" | "dict[str, Json]" | "Mapping[str, Json]":
-            yield {SECRET: [SAID, {"deep": SAID}]}
+            yield {SECRET: [PRINTED, {"deep": PRINTED}]}
             yield {
-                "output": {SECRET: SAID},
-                "captures": {"a": {SECRET: SAID}, "a:facts": {"stderr": SAID}},
+                "output": {SECRET: PRINTED},
+                "captures": {"a": {SECRET: PRINTED}, "a:facts": {"stderr": PRINTED}},
             }
         case "int" | "float" | "bool":
             yield 1
         case "Usage":
             yield {"turns": 1.0}
         case "Mapping[str, Usage]":
-            yield {SAID: {"turns": 1.0}}
+            yield {PRINTED: {"turns": 1.0}}
         case "bytes":
             yield b"\1"
         case "tuple[tuple[str, int], ...]":
-            yield ((SAID, 1),)
+            yield ((PRINTED, 1),)
         case "tuple[SealedSecret, ...]":
             yield (protocol.SealedSecret(SECRET),)
         case "Failure":
@@ -100,7 +100,7 @@ def test_nothing_that_comes_back_shows_a_secret(sent: object) -> None:
 
 
 def test_what_identifies_a_step_is_as_it_was() -> None:
-    event = StepFinished("map/item:a", "item", SAID, "f", Succeeded(("t", 1)), 0.5, 7)
+    event = StepFinished("map/item:a", "item", PRINTED, "f", Succeeded(("t", 1)), 0.5, 7)
     assert mask_reply(event, mask) == StepFinished(
         "map/item:a", "item", "said ***", "f", Succeeded(("t", 1)), 0.5, 7
     )
@@ -152,13 +152,18 @@ def test_names_in_data_are_masked_as_they_are_where_the_run_is() -> None:
 
 
 def test_what_a_program_says_after_how_it_ended_is_masked() -> None:
-    said = Failed(Failure(f"exit code 1: {SAID}\n{SAID}"))
-    assert mask_reply(said, mask) == Failed(Failure("exit code 1: said ***\nsaid ***"))
+    reply = Failed(Failure(f"exit code 1: {PRINTED}\n{PRINTED}"))
+    assert mask_reply(reply, mask) == Failed(Failure("exit code 1: said ***\nsaid ***"))
 
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(2, SAID, SAID), ImportError(SAID, name=SAID), RuntimeError(SAID), KeyError(SAID)],
+    [
+        OSError(2, PRINTED, PRINTED),
+        ImportError(PRINTED, name=PRINTED),
+        RuntimeError(PRINTED),
+        KeyError(PRINTED),
+    ],
 )
 def test_an_error_is_what_it_says_without_secrets(error: Exception) -> None:
     raised = mask_reply(error, mask)
@@ -195,7 +200,7 @@ def test_no_journal_no_result_and_no_error_gets_a_secret_from_a_worker(reply: ob
     assert raised or "3" in dict(played.ended)
 
 
-@pytest.mark.parametrize("error", [RuntimeError(SAID), ImportError(SAID, name="attrs")])
+@pytest.mark.parametrize("error", [RuntimeError(PRINTED), ImportError(PRINTED, name="attrs")])
 def test_a_worker_that_raises_when_it_is_greeted_is_reported_without_secrets(
     error: Exception,
 ) -> None:

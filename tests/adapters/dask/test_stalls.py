@@ -1,4 +1,4 @@
-"""A cluster that is none, or is stuck: nothing waits for it without limit, and whoever stops a run stops it."""
+"""A cluster that is missing or stuck: all waits are limited, and a stop of the run ends them."""
 
 from __future__ import annotations
 
@@ -159,12 +159,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("flow", "said"), REFUSED)
-def test_what_cannot_be_done_on_a_cluster_is_said_before_anything_runs(
-    flow: str, said: str, tmp_path: Path
+@pytest.mark.parametrize(("flow", "message"), REFUSED)
+def test_what_cannot_be_done_on_a_cluster_is_reported_before_anything_runs(
+    flow: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "flow.yaml").write_text("setup: [{shell: touch begun}]\n" + flow)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         run_flow(str(tmp_path / "flow.yaml"), Options(backend="dask"))
     assert not (tmp_path / "begun").exists()
 
@@ -230,13 +230,13 @@ def test_a_second_interrupt_ends_processes_at_once(is_stuck: bool, tmp_path: Pat
         stuck(cluster) if is_stuck else contextlib.nullcontext(),
     ):
         interrupt(engine)
-        assert wait_for(lambda: "stopping" in engine.said(), 10)
+        assert wait_for(lambda: "stopping" in engine.read_output(), 10)
         interrupt(engine)
         assert engine.ended(soon()).code == 130
         assert wait_for(lambda: not steps(scene), 1)
 
 
-def test_a_worker_that_is_stuck_keeps_nobody_from_the_items(tmp_path: Path) -> None:
+def test_a_worker_that_is_stuck_does_not_block_the_items(tmp_path: Path) -> None:
     scene = ClusterScene(tmp_path / "s", items=6, parallel=2)
     with scene.cluster() as cluster:
         assert wait_for(lambda: registered(cluster) == 2, 30)

@@ -16,7 +16,7 @@ from plait.engine.stop import StopSignal
 
 @pytest.fixture
 def never() -> Iterator[threading.Event]:
-    """An event that comes only when the test is over, so that whoever waits for it ends, too."""
+    """An event that is set only at the end of the test, so that waiting threads end."""
     event = threading.Event()
     yield event
     event.set()
@@ -34,7 +34,7 @@ def test_what_a_call_raises_is_raised_where_its_answer_is_wanted() -> None:
         TimedCall(lambda: 1 // 0).answer(10)
 
 
-def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_was_said(
+def test_a_call_that_does_not_come_back_is_waited_for_no_longer_than_its_limit(
     never: threading.Event,
 ) -> None:
     call = TimedCall(never.wait)
@@ -93,21 +93,21 @@ def test_workers_of_a_scheduler_that_does_not_answer_are_asked_without_it(
     assert sorted(ways.direct) == [("a", False), ("b", False)]
 
 
-def test_an_answer_that_comes_late_counts_and_nobody_is_asked_twice_meanwhile(
+def test_a_late_answer_counts_and_no_request_is_repeated_meanwhile(
     never: threading.Event,
 ) -> None:
     class Late(Ways):
         def directly(self, worker: str, at_once: bool) -> object:
-            said = super().directly(worker, at_once)
+            answer = super().directly(worker, at_once)
             threading.Event().wait(1.5 * ANSWER)
-            return said
+            return answer
 
     ways = Late(never=never)
     assert stop_workers(["a"], ways, StopSignal()) == []
     assert ways.direct == [("a", False)]
 
 
-def test_who_cannot_be_reached_is_named(never: threading.Event) -> None:
+def test_an_unreachable_worker_is_named(never: threading.Event) -> None:
     ways = Ways(never=never)
     ways.unreachable = ("b",)
     stop = StopSignal()
@@ -175,7 +175,7 @@ def test_a_scheduler_that_answers_no_heartbeat_for_long_is_lost(
     assert looks(HeartbeatWatch(clock=clock), clock, seconds, answers[answer]) is lost
 
 
-def test_of_a_time_in_which_nobody_looked_nothing_is_known() -> None:
+def test_nothing_is_known_of_a_time_without_observations() -> None:
     clock = Clock()
     hearing = HeartbeatWatch(clock=clock)
     assert not looks(hearing, clock, SILENT / 2, lambda: 0.5)

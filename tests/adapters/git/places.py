@@ -84,7 +84,7 @@ def commits_a_file(folder: Path, item: str) -> None:
 
 @dataclass(slots=True)
 class Place:
-    """A project in a repository, and the lives of one run in it."""
+    """A project in a repository, and the attempts of one run in it."""
 
     folder: Path
     items: tuple[str, ...] = ("a", "b", "c")

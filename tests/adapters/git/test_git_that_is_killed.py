@@ -69,18 +69,16 @@ def test_a_branch_that_is_nowhere_known_to_be_is_not_removed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_whichever_question_about_a_ref_is_killed_all_is_merged_in_the_end(
-    tmp_path: Path, number: int
-) -> None:
+def test_everything_is_merged_after_a_kill_of_any_git_query(tmp_path: Path, number: int) -> None:
     questions = itertools.count()
     place = Place(tmp_path)
     place.start = killing(lambda args: "--verify" in args and next(questions) == number)
-    said = ""
+    message = ""
     try:
         place.run_attempt()
     except PlaitError as error:
-        said = str(error)
-    assert "no commit" not in said
+        message = str(error)
+    assert "no commit" not in message
     place.start = start_git
     failed = [
         f"map/item:{item}" for item in place.items if place.recorded(f"map/item:{item}") is None
@@ -92,7 +90,7 @@ def test_whichever_question_about_a_ref_is_killed_all_is_merged_in_the_end(
     assert place.left() == []
 
 
-def test_on_a_full_disk_it_is_said_of_each_folder_why_it_cannot_be_looked_at(
+def test_on_a_full_disk_each_folder_that_cannot_be_inspected_has_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place(tmp_path, items=("a",), state="runs/r1", does=lambda *_: 1 / 0)
@@ -125,7 +123,7 @@ def test_a_path_without_end_is_reported_by_how_it_begins_and_ends() -> None:
     assert len(message) < 600
 
 
-def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_follows_later(
+def test_a_working_tree_without_room_is_reported_and_follows_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(
@@ -152,7 +150,7 @@ def test_a_working_tree_for_which_there_is_no_room_is_said_to_need_room_and_foll
     assert (place.status(), place.merged()) == ("", ["a"])
 
 
-def test_whoever_commits_all_the_same_is_reported_what_that_has_undone(tmp_path: Path) -> None:
+def test_a_commit_in_the_meantime_is_reported_with_what_it_has_undone(tmp_path: Path) -> None:
     def start(
         args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
     ) -> Answer:

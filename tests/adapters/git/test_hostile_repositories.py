@@ -128,7 +128,7 @@ ROADS: list[tuple[Arrange, Acts]] = [
 ]  # fmt: skip
 
 
-def lived(tmp_path: Path, arrange: Arrange, acts: Acts) -> tuple[Place, Outcome]:
+def run_with_trap(tmp_path: Path, arrange: Arrange, acts: Acts) -> tuple[Place, Outcome]:
     trap = Trap(tmp_path)
     place = Place(
         tmp_path,
@@ -149,10 +149,10 @@ def acted(acts: Acts, folder: Path, trap: Trap) -> None:
 
 
 @pytest.mark.parametrize(("arrange", "acts"), ROADS)
-def test_no_filter_runs_whoever_brings_it_and_when(
+def test_no_filter_runs_wherever_it_comes_from(
     tmp_path: Path, arrange: Arrange, acts: Acts
 ) -> None:
-    place, _ = lived(tmp_path, arrange, acts)
+    place, _ = run_with_trap(tmp_path, arrange, acts)
     shown = git(
         place.repository, "show", "plait/r1/merged:base" if has_merged(place) else "main:base"
     )

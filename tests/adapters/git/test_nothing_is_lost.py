@@ -440,7 +440,7 @@ def test_a_branch_is_not_cleaned_away_because_of_what_is_checked_out(
     assert git(place.repository, "show", "plait/r1/merged:a.txt") == "a"
 
 
-def test_a_branch_is_not_cleaned_away_when_git_cannot_tell_what_others_have(tmp_path: Path) -> None:
+def test_a_branch_is_not_removed_when_git_cannot_report_other_branches(tmp_path: Path) -> None:
     place = unmerged(tmp_path)
     (place.repository / ".git" / "refs" / "heads" / "broken").write_text("1" * 40 + "\n")
     assert cleaned(place) == [("plait/r1/merged", None, 0)]
@@ -574,8 +574,8 @@ class Killed(BaseException):
     """Plait dies here."""
 
 
-def test_while_the_branch_moves_nobody_can_commit_in_the_working_tree(tmp_path: Path) -> None:
-    said: list[bytes] = []
+def test_while_the_branch_moves_no_commit_is_possible_in_the_working_tree(tmp_path: Path) -> None:
+    errors: list[bytes] = []
 
     def start(
         args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""
@@ -585,14 +585,14 @@ def test_while_the_branch_moves_nobody_can_commit_in_the_working_tree(tmp_path: 
             tried = subprocess.run(
                 ["git", "commit", "-a", "-m", "undo"], cwd=place.repository, capture_output=True
             )
-            said.append(tried.stderr)
+            errors.append(tried.stderr)
             raise Killed
         return answer
 
     place = Place(tmp_path, items=("a",), start=start)
     with pytest.raises(Killed):
         place.run_attempt()
-    assert b"index.lock" in said[0]
+    assert b"index.lock" in errors[0]
     place.start = start_git
     assert isinstance(place.run_attempt(), Succeeded)
     assert (place.merged(), place.status()) == (["a"], "")
@@ -622,7 +622,7 @@ def test_a_place_of_which_half_was_removed_is_not_the_work_of_an_item(
 def killed_in_the_last_merge(
     tmp_path: Path, does: Does, afterwards: Callable[[Path], object], *, first: Mapping[str, str]
 ) -> Place:
-    """git was killed while it brought the working tree along, and had done what is said here."""
+    """git was killed while it updated the working tree, after these changes."""
 
     def start(
         args: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes = b""

@@ -186,7 +186,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return switch
 
 
-def test_what_cannot_be_removed_stays_aside_and_is_said(
+def test_what_cannot_be_removed_is_left_aside_and_reported(
     tmp_path: Path, stubborn: Callable[[bool], None]
 ) -> None:
     place = Place(tmp_path, items=("a", "b"), does=closes(0o755), first=IGNORING)
@@ -309,7 +309,7 @@ def test_an_entry_of_git_whose_folder_is_gone_is_listed_and_cleaned(tmp_path: Pa
     assert (left(place), entries(place)) == ([], 0)
 
 
-def test_what_is_aside_in_a_run_that_goes_on_is_nobody_elses(tmp_path: Path) -> None:
+def test_leftovers_of_a_run_that_continues_belong_to_it(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",), does=failing, first=IGNORING)
     first = killed_while_removing(place)
     found = find_leftovers(

@@ -46,7 +46,7 @@ def test_what_items_commit_is_merged_in_their_order_and_nothing_else_is_left(
     ]
 
 
-def test_an_item_that_is_quicker_waits_for_those_before_it_and_holds_nobody_up(
+def test_an_item_that_is_quicker_waits_for_those_before_it_and_blocks_no_other(
     tmp_path: Path,
 ) -> None:
     last_has_worked = threading.Event()
@@ -203,7 +203,7 @@ def test_each_attempt_has_a_worktree_of_its_own_and_the_earlier_one_keeps_its_co
     ]
 
 
-def test_of_attempts_that_committed_nothing_nothing_is_said(tmp_path: Path) -> None:
+def test_attempts_that_committed_nothing_are_not_reported(tmp_path: Path) -> None:
     seen: list[Path] = []
 
     def does(folder: Path, item: str) -> None:
@@ -333,7 +333,7 @@ def test_changes_of_the_user_that_are_in_the_way_stop_the_merge_until_they_are_g
     assert (place.branches(), place.status()) == (["main"], "")
 
 
-def test_a_working_tree_that_changed_at_the_last_moment_can_be_brought_together_by_what_is_said(
+def test_a_working_tree_that_changed_at_the_last_moment_can_be_merged_with_the_printed_commands(
     tmp_path: Path,
 ) -> None:
     def start(
@@ -438,7 +438,7 @@ def test_a_repository_in_which_items_cannot_have_worktrees_is_refused_with_a_rea
     assert place.ran == []
 
 
-def test_a_branch_in_the_way_is_renamed_by_what_is_said(tmp_path: Path) -> None:
+def test_a_branch_in_the_way_is_renamed_by_the_printed_command(tmp_path: Path) -> None:
     place = Place(tmp_path, items=("a",))
     with_a_branch_in_the_way(place)
     assert failure_of(place.run_attempt()).message.endswith("\nfix: git branch -m plait NEW-NAME")
@@ -693,7 +693,7 @@ class Killed(BaseException):
 
 
 def dying(at: int, *, after: bool) -> tuple[Callable[..., Answer], Callable[[], bool]]:
-    """git whose n-th call is the last thing that happens in this life, before it or after it has its effect."""
+    """A git whose n-th call is the last action of this run attempt, before or after its effect."""
     numbers, dead = itertools.count(1), threading.Event()
 
     def start(

@@ -466,7 +466,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize(("address", "kind"), ADDRESSES)
-def test_an_address_is_public_or_it_is_said_why_not(address: str, kind: str | None) -> None:
+def test_an_address_is_public_or_the_reason_is_given(address: str, kind: str | None) -> None:
     assert not_public(address) == kind
 
 
@@ -1163,7 +1163,7 @@ def test_a_broken_off_answer_may_be_followed_by_a_whole_one(site: Site, client: 
     assert (returned.data, returned.metadata["attempts"]) == ("whole", 2)
 
 
-# ── nothing from the environment, nothing remembered ──────────────────────────────────────────────
+# ── nothing from the environment, nothing cached ──────────────────────────────────────────────────
 
 
 def test_neither_proxy_nor_netrc_is_taken_from_the_environment(
@@ -1247,7 +1247,7 @@ def test_httpx2_is_loaded_by_the_first_request_only() -> None:
 # ── streams ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_stream_hands_on_each_piece_before_the_next_is_sent(site: Site, client: Client) -> None:
+def test_a_stream_passes_on_each_piece_before_the_next_is_sent(site: Site, client: Client) -> None:
     taken = threading.Event()
 
     def in_two(x: Exchange) -> None:

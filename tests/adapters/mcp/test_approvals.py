@@ -244,7 +244,7 @@ def write_tool(root: Path, name: str, *, args: list[str]) -> None:
     (root / ".ai" / "tools" / f"{name}.yaml").write_text(json.dumps(record))
 
 
-def test_a_python_caller_hears_which_command_to_type_and_is_served_after_it(
+def test_a_python_caller_learns_which_command_to_type_and_is_served_after_it(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(TrustError) as caught:
@@ -286,22 +286,22 @@ HIDDEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "shown"), HIDDEN)
+@pytest.mark.parametrize(("hidden", "shown"), HIDDEN)
 @pytest.mark.parametrize("place", ["description", "parameter"])
-def test_a_letter_that_hides_others_is_seen_before_a_tool_is_approved(
+def test_a_character_that_hides_others_is_seen_before_a_tool_is_approved(
     project: Path,
     small: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     place: str,
-    said: str,
+    hidden: str,
     shown: str,
 ) -> None:
     server = tmp_path / "hiding.py"
     text = Path(small).read_text()
     old, new = {
-        "description": ('"Add two numbers."', ascii(said)),
-        "parameter": ("ADD = ", f"NOTE = {said!a}\nADD = "),
+        "description": ('"Add two numbers."', ascii(hidden)),
+        "parameter": ("ADD = ", f"NOTE = {hidden!a}\nADD = "),
     }[place]
     assert old in text
     text = text.replace(old, new, 1)
@@ -314,7 +314,7 @@ def test_a_letter_that_hides_others_is_seen_before_a_tool_is_approved(
     assert main(["trust", "mcp", "small", "add"]) == 0
     printed = capsys.readouterr().out
     assert shown in printed
-    assert said not in printed
+    assert hidden not in printed
 
 
 def approval(server: str, tool: str, command: list[str], description: str, schema: Json) -> str:
@@ -342,7 +342,7 @@ def test_two_servers_of_one_name_are_approved_by_one_command(
         assert plait.call(tool, {"a": 1, "b": 2}, project=project)["data"] == {"result": 3}
 
 
-def test_a_server_that_does_not_start_is_reported_to_whoever_wants_to_approve(
+def test_a_server_that_does_not_start_is_reported_by_approve(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tool(project, "add", args=["-c", "raise SystemExit"])

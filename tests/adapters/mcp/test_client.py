@@ -177,7 +177,7 @@ def test_a_server_that_dies_is_reported_with_its_last_words_and_the_next_call_ha
     assert clients.call(asking("process", name="mortal")).data["pid"] != first
 
 
-def test_a_server_that_died_while_nobody_used_it_is_started_again(
+def test_a_server_that_died_while_unused_is_started_again(
     clients: McpClients, asking: Small
 ) -> None:
     first = int(clients.call(asking("process", name="idle")).data["pid"])
@@ -237,7 +237,9 @@ def test_a_parameter_that_no_message_can_carry_is_refused(
     )
 
 
-def test_whoever_waits_while_the_connections_are_closed_is_reported(asking: Small) -> None:
+def test_a_call_that_waits_while_the_connections_are_closed_fails_with_a_reason(
+    asking: Small,
+) -> None:
     clients = McpClients(Memory(), approve=lambda _: True)
     clients.call(asking("add", a=1, b=1))
     with ThreadPoolExecutor(1) as pool:
@@ -467,7 +469,7 @@ def wait_for_end(pids: list[int]) -> None:
         os.close(handle)
 
 
-def test_a_no_is_not_remembered_and_asked_again(asking: Small) -> None:
+def test_a_refusal_is_not_recorded_and_asked_again(asking: Small) -> None:
     answers = [False, True]
     with McpClients(Memory(), approve=lambda _: answers.pop(0)) as clients:
         with pytest.raises(TrustError):

@@ -29,7 +29,7 @@ ENV = {"PATH": os.environ["PATH"]}
 SLOW = CallLimits(60.0)
 LIMIT = 20
 
-# Speaks just enough of the protocol, without the SDK; what it does badly is said by its argument.
+# Speaks just enough of the protocol, without the SDK; its argument names its fault.
 SERVER = r"""
 import json, os, signal, sys, time
 
@@ -187,7 +187,7 @@ def test_a_server_that_never_speaks_is_given_up_and_has_ended_with_its_daemon(ra
         "the MCP server 'raw' did not list its tools in time",
     )
     assert len(handles) == 2
-    expect_ended(handles, within=0)  # nobody is waited for after the connections are closed
+    expect_ended(handles, within=0)  # no wait remains after the connections are closed
 
 
 def test_a_server_that_never_speaks_ends_at_the_deadline_of_the_call_not_of_the_run(
@@ -293,7 +293,7 @@ clients.close()
     assert {how: kibibytes for how, kibibytes in grown.items() if kibibytes >= 64 << 10} == {}
 
 
-def test_of_much_stderr_the_end_is_kept(raw: Raw) -> None:
+def test_the_end_of_a_long_stderr_is_kept(raw: Raw) -> None:
     with McpClients(Memory(), approve=lambda _: True) as clients:
         result = clients.call(raw.call("loud"))
     assert not result.success
@@ -432,7 +432,7 @@ def test_a_url_from_data_leads_to_no_private_address(
         "fix: write scheme and host in the tool's own file if this place is meant"
     )
     with pytest.raises(BlockingIOError):
-        listener.accept()  # nobody knocked
+        listener.accept()  # no connection came
 
 
 def test_a_name_that_leads_to_a_private_address_among_others_is_refused(

@@ -431,10 +431,12 @@ def test_an_agent_with_tools_follows_the_conventions(
         assert call["gen_ai.tool.name"] == "demo/mark"
         (agent,) = [one for one in received.spans if one.name.startswith("invoke_agent")]
         assert attributes(agent)["gen_ai.usage.input_tokens"] == 30
-        said = received.bytes
-        assert [(b"Do it" in said), (b"done-text" in said), (b"secret-line" in said)] == [
-            content
-        ] * 3
+        received_bytes = received.bytes
+        assert [
+            (b"Do it" in received_bytes),
+            (b"done-text" in received_bytes),
+            (b"secret-line" in received_bytes),
+        ] == [content] * 3
         assert facts["gen_ai.provider.name"] == "replay"
         assert attributes(agent)["gen_ai.provider.name"] == "replay"
         assert attributes(agent)["gen_ai.agent.name"] == "helper"
@@ -791,7 +793,7 @@ def test_refused_spans_are_reported(place: Place, monkeypatch: pytest.MonkeyPatc
         assert text == "telemetry: the collector refused 2 spans"
 
 
-def test_what_the_collector_says_about_refused_spans_is_told(
+def test_the_message_of_the_collector_about_refused_spans_is_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with collector(rejected=2, says="too old\x1b[31m\n") as received:
@@ -815,9 +817,9 @@ LOSSES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("delivery", "told"), LOSSES)
-def test_the_end_of_a_run_names_all_that_was_lost(delivery: Delivery, told: str) -> None:
-    assert describe_loss(delivery, "7f3a") == told
+@pytest.mark.parametrize(("delivery", "message"), LOSSES)
+def test_the_end_of_a_run_names_all_that_was_lost(delivery: Delivery, message: str) -> None:
+    assert describe_loss(delivery, "7f3a") == message
 
 
 def test_an_export_without_traces_names_the_variable(place: Place) -> None:

@@ -115,7 +115,7 @@ def test_a_certificate_that_cannot_be_read_is_named(
     assert str(caught.value) == why
 
 
-def test_a_collector_whose_certificate_nobody_trusts_gets_nothing(tmp_path: Path) -> None:
+def test_a_collector_with_an_untrusted_certificate_gets_nothing(tmp_path: Path) -> None:
     (tmp_path / "both.pem").write_text(KEY + CERTIFICATE, "ascii")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "both.pem")

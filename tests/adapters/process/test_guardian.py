@@ -1,4 +1,4 @@
-"""Nobody of a run is left: after its time is up, it is cancelled, Plait is signalled, killed or simply done.
+"""No process of a run is left after a timeout, a cancel, a signal to Plait, its kill or its normal end.
 
 The whole, a hundred times each: tests/attack/process_attack.py.
 """
@@ -43,7 +43,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
 
 # Not SIGINT: where tests run in the background it is ignored from the start.  `make attack` sends it, too.
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "SIGINT"])
-def test_nobody_of_a_hostile_tree_is_left(way: str) -> None:
+def test_no_process_of_a_hostile_tree_is_left(way: str) -> None:
     done = attack(way, limit=LIMIT)
     assert (done.stood, done.survivors) == (True, 0)
 
@@ -73,7 +73,7 @@ def token(request: pytest.FixtureRequest) -> str:
     return f"{request.node.name}-{os.urandom(8).hex()}"
 
 
-def nobody_left(token: str) -> bool:
+def is_all_gone(token: str) -> bool:
     until(lambda: not tree_of(token, 0), time.monotonic() + LIMIT)
     return not tree_of(token, 0)
 
@@ -91,7 +91,7 @@ def test_only_the_job_whose_time_is_up_is_ended(token: str) -> None:
     assert run(["sh", "-c", sleeper(other)]).exit_code == 0
     with pytest.raises(ProcessError, match="took longer"):
         run(["sh", "-c", f"{sleeper(token)} exec sleep 60"], timeout=0.3)
-    # Whoever bears the other's token bears the token as well.
+    # A process with the other's token has the token as well.
     assert tree_of(token, 0) == tree_of(other, 0) != []
     for pid in tree_of(other, 0):
         os.kill(pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ def captured(script: str, token: str) -> guardian_client.Job:
 def test_a_job_that_is_let_go_is_ended(token: str) -> None:
     job = endless(token)
     job.close()
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -139,7 +139,7 @@ def test_a_job_that_is_lost_is_ended(token: str) -> None:
     job = endless(token)
     del job
     gc.collect()
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 def test_jobs_are_marked_and_the_guardian_keeps_the_mark_it_has() -> None:
@@ -227,7 +227,7 @@ def test_a_captured_job_that_closes_its_output_runs_on(token: str) -> None:
     until(lambda: tree_of(f"{token}-closed", 0) != [], time.monotonic() + LIMIT)
     assert job.reports() == []
     job.close()
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 def test_a_fork_holds_no_lane(token: str) -> None:
@@ -258,7 +258,7 @@ time.sleep(600)
             os.killpg(forked.pid, signal.SIGKILL)
 
 
-# ── what is told by its differences ──────────────────────────────────────
+# ── differences that are visible ─────────────────────────────────────────
 
 names = st.text("AB_", min_size=1, max_size=2)
 values = st.text("=x\udcff ä", max_size=3)
@@ -375,7 +375,7 @@ input()
         # A process that is just being replaced by another program has no command line for a moment.
         until(lambda: set(tree_of(token, 0)) - {plait.pid} != set(), time.monotonic() + LIMIT)
         assert set(tree_of(token, 0)) - {plait.pid} != set()
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -> None:
@@ -387,7 +387,7 @@ def test_a_plait_that_a_plait_runs_is_ended_with_all_its_processes(token: str) -
             cancel=cancel,
             on_output=lambda *_: cancel.set(),
         )
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 def test_what_a_killed_plait_of_a_job_and_its_killed_guardian_left_ends_with_plait(
@@ -419,7 +419,7 @@ input()
         # A process that is just being replaced by another program has no command line for a moment.
         until(lambda: set(tree_of(token, 0)) - {plait.pid} != set(), time.monotonic() + LIMIT)
         assert set(tree_of(token, 0)) - {plait.pid} != set()
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 def test_the_guardian_ends_with_plait() -> None:
@@ -478,10 +478,10 @@ print(run(["echo", "again"]).stdout)
         "fix: find out what killed it (out of memory?), then plait resume: what it ran was cut short and is done again\n"
         "b'again\\n'\n"
     )
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
-def test_a_guardian_that_is_stopped_when_plait_is_killed_ends_all_the_same(token: str) -> None:
+def test_a_guardian_that_is_stopped_when_plait_is_killed_still_ends(token: str) -> None:
     code = f"""
 import os, signal
 from plait.adapters.process import guardian_process
@@ -493,7 +493,7 @@ run(["sh", "-c", {sleeper(token)!r} + " echo; exec sleep 600", {token!r}], on_ou
 """
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert nobody_left(token)
+    assert is_all_gone(token)
 
 
 def test_a_guardian_that_died_between_two_calls_is_not_missed() -> None:
@@ -590,7 +590,7 @@ def test_without_proc_a_group_ends_with_plait(
     job, printed = start(keeper, f"sh -c 'echo; while :; do sleep 60; done' {token} & wait")
     assert os.read(printed, 1) == b"\n"
     keeper.request.close()
-    assert nobody_left(token)
+    assert is_all_gone(token)
     job.close()
     os.close(printed)
 

@@ -262,7 +262,7 @@ def test_a_slow_reader_slows_the_job_and_not_the_guardian(
 ) -> None:
     size = 50_000_000
     channel.order(1, "head", "-c", str(size), "/dev/zero")
-    channel.until(bool)  # it prints, and nobody reads on
+    channel.until(bool)  # it prints, and its output is not read any more
     other = Channel(keeper)
     for number in range(20):
         other.order(number, "echo", "a")
@@ -418,7 +418,7 @@ def test_a_batch_of_orders_that_is_read_slowly_loses_no_report(
     assert until(lambda: count_descriptors(keeper) <= before)
 
 
-def test_a_batch_whose_channel_closes_in_the_middle_leaves_nobody(
+def test_a_batch_whose_channel_closes_in_the_middle_leaves_no_process(
     keeper: guardian_process.Guardian,
 ) -> None:
     before = count_at_rest(keeper)
@@ -597,7 +597,7 @@ def test_the_end_of_all_asks_each_process_once(
     assert file.read_bytes() == b"asked\n"
 
 
-def test_the_end_of_plait_after_the_end_of_all_asks_nobody_again(
+def test_the_end_of_plait_after_the_end_of_all_sends_no_request(
     keeper: guardian_process.Guardian, channel: Channel, tmp_path: Path
 ) -> None:
     file = tmp_path / "asked"

@@ -1,4 +1,4 @@
-"""A kernel without some calls, and a compiled guardian that does not work: the next simpler way is taken, and said."""
+"""A kernel without some calls, and a compiled guardian that does not work: the next simpler way is used, and reported."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_much_goes_in_and_out_at_once() -> None:
     assert finished.stderr == data
 
 
-def test_input_that_nobody_reads_harms_nobody() -> None:
+def test_unread_input_does_no_harm() -> None:
     assert run(["true"], stdin=b"x" * 10_000_000).exit_code == 0
     with pytest.raises(ProcessError) as caught:
         run(["sleep", "60"], stdin=b"x" * 10_000_000, timeout=0.1)
@@ -269,7 +269,7 @@ def test_a_file_that_has_not_all_of_an_output_says_why(
     assert (Path(path).read_bytes(), printed.lost) == (kept, lost)
 
 
-def test_of_an_output_that_has_not_even_a_file_it_is_said_why(tmp_path: Path) -> None:
+def test_an_output_without_even_a_file_says_why(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     printed = StreamCapture("stdout", 4, overflow=str(tmp_path / "taken"), on_output=None)
     printed.add(b"12345")
@@ -498,7 +498,7 @@ print(json.dumps([said, resource.getrlimit(resource.RLIMIT_NOFILE)]))
 
 ROOMS = [
     # soft   hard   used   soft limit afterwards
-    (400,    400,   300,   400),     # nobody gives us more: those without room wait
+    (400,    400,   300,   400),     # no more are available: calls without room wait
     (400,    400,   0,     400),     # we have room, but the guardian needs more than we do
     (400,    2000,  300,   2000),
     (2000,   3000,  300,   2000),    # enough for all
@@ -515,13 +515,13 @@ def test_a_process_for_which_there_are_no_descriptors_waits_for_them(
         timeout=60,
         check=True,
     )
-    said, limits = json.loads(ended.stdout)
+    outputs, limits = json.loads(ended.stdout)
     # What we take for ourselves is not passed on: programs may take a high limit for an invitation.
-    assert said == [f"{number}\n{soft}\n" for number in range(160)]
+    assert outputs == [f"{number}\n{soft}\n" for number in range(160)]
     assert limits == [afterwards, hard]
 
 
-def test_nobody_waits_for_descriptors_that_nobody_will_give_back() -> None:
+def test_a_call_does_not_wait_for_descriptors_that_cannot_become_free() -> None:
     code = """
 import os, resource
 from plait.core.errors import MachineError
@@ -567,7 +567,7 @@ os.waitpid(child, 0)
     assert ended.stdout == b"started\n"
 
 
-def test_who_waits_for_descriptors_can_be_cancelled() -> None:
+def test_a_wait_for_descriptors_can_be_cancelled() -> None:
     running = start._Running()
     running.begin()
     cancel = threading.Event()

@@ -1,4 +1,4 @@
-"""A shell that was waiting is one that was executed: nobody can tell the difference."""
+"""A prestarted shell behaves exactly like one that was executed."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Keeper:
 
     def run(self, *argv: str, **how: object) -> tuple[bytes, guardian_process.JobReport]:
         job, printed = self.start(argv, **how)  # type: ignore[arg-type]
-        said = all_of(printed)
+        output = all_of(printed)
         report = job.reports()[0]
         job.close()
-        return said, report
+        return output, report
 
     def waiting(self) -> list[int]:
         """The pids of shells that wait."""
@@ -90,11 +90,11 @@ class Keeper:
 
 
 def all_of(fd: int) -> bytes:
-    said = b""
+    data = b""
     while more := os.read(fd, 65536):
-        said += more
+        data += more
     os.close(fd)
-    return said
+    return data
 
 
 def contents(path: str) -> bytes:
@@ -178,12 +178,12 @@ def test_what_a_script_sees_is_the_same(
     seen = []
     for keeper in both:
         files = [os.open(name, os.O_RDONLY) for name in ("/etc/hostname", "/etc/passwd")]
-        said, report = keeper.run(
+        output, report = keeper.run(
             shell, "-c", script, "name", "x y", "", "ü\n", cwd=str(tmp_path), files=files
         )
         for fd in files:
             os.close(fd)
-        seen.append((re.sub(rb"\b%d\b" % report.pid, b"PID", said), report.kind, report.number))
+        seen.append((re.sub(rb"\b%d\b" % report.pid, b"PID", output), report.kind, report.number))
     assert seen[0] == seen[1]
     assert both[0].waiting() == []
     assert both[1].waiting()
@@ -195,8 +195,8 @@ ITSELF = "echo $$; echo $PPID; cut -d' ' -f5,6 /proc/$$/stat; grep 'Max file loc
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_shell_is_itself(both: tuple[Keeper, Keeper], shell: str) -> None:
     for keeper in both:
-        said, report = keeper.run(shell, "-c", ITSELF)
-        pid, parent, numbers, mark = said.decode().splitlines()
+        output, report = keeper.run(shell, "-c", ITSELF)
+        pid, parent, numbers, mark = output.decode().splitlines()
         assert int(pid) == report.pid
         assert int(parent) == keeper.keeper.pid
         assert [int(number) for number in numbers.split()] == [report.pid, keeper.keeper.pid]
@@ -225,8 +225,8 @@ def test_one_does_not_find_what_another_was_reported(keeper: Keeper) -> None:
     )
     # In the memory of a later one, and of the one that waits.
     for pid in ("$$", str(keeper.waiting()[0])):
-        said, _ = keeper.run("sh", "-c", f'"$1" -I -S -c "$2" {pid}', "sh", sys.executable, look)
-        assert {*said.split()} == {b"0"}
+        output, _ = keeper.run("sh", "-c", f'"$1" -I -S -c "$2" {pid}', "sh", sys.executable, look)
+        assert {*output.split()} == {b"0"}
 
 
 COLD_ONES = [
@@ -242,22 +242,22 @@ COLD_ONES = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "env", "said"), COLD_ONES)
+@pytest.mark.parametrize(("argv", "env", "output"), COLD_ONES)
 def test_what_the_loader_would_have_read_is_executed(
-    keeper: Keeper, argv: list[str], env: dict[str, str], said: bytes
+    keeper: Keeper, argv: list[str], env: dict[str, str], output: bytes
 ) -> None:
-    assert keeper.run(*argv, env=env)[0] == said
+    assert keeper.run(*argv, env=env)[0] == output
 
 
 def test_more_files_than_an_order_takes_are_no_obstacle(keeper: Keeper) -> None:
     files = [os.open("/etc/hostname", os.O_RDONLY) for _ in range(MOST_DESCRIPTORS)]
-    said, _ = keeper.run(
+    output, _ = keeper.run(
         "sh",
         "-c",
         f"[ -e /proc/$$/fd/{guardian_client.FIRST_FILE + len(files) - 1} ] && echo yes",
         files=files,
     )
-    assert said == b"yes\n"
+    assert output == b"yes\n"
     for fd in files:
         os.close(fd)
 
@@ -280,8 +280,8 @@ def test_another_program_in_its_place_is_seen(keeper: Keeper, tmp_path: Path) ->
             pytest.skip(f"{shell} is not installed")
         shutil.copy(shell, tmp_path / "new")
         os.replace(tmp_path / "new", tmp_path / "sh")
-        said, _ = keeper.run(str(tmp_path / "sh"), "-c", "echo ${BASH_VERSION:+1}")
-        assert said.strip().decode() == code.replace("0", "")
+        output, _ = keeper.run(str(tmp_path / "sh"), "-c", "echo ${BASH_VERSION:+1}")
+        assert output.strip().decode() == code.replace("0", "")
 
 
 def test_a_shell_that_cannot_wait_is_executed(keeper: Keeper, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_one_that_was_killed_is_replaced(keeper: Keeper) -> None:
         assert keeper.run("sh", "-c", "echo b")[0] == b"b\n"
 
 
-def test_it_hears_no_signal_that_is_not_for_it(keeper: Keeper) -> None:
+def test_it_receives_no_signal_that_is_not_for_it(keeper: Keeper) -> None:
     keeper.run("sh", "-c", "true")
     [pid] = keeper.waiting()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
@@ -354,7 +354,7 @@ def test_none_is_left_when_plait_ends(keeper: Keeper) -> None:
 def test_none_is_started_for_an_order_that_comes_after_the_end_of_plait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PLAIT_GRACE", "3600")  # whoever waits for a shell now, waits too long
+    monkeypatch.setenv("PLAIT_GRACE", "3600")  # a call that waits for a shell now waits too long
     keeper = Keeper(WARM)
     keeper.run("sh", "-c", "true")
     os.kill(keeper.keeper.pid, signal.SIGSTOP)
@@ -381,7 +381,7 @@ def test_none_is_left_when_the_guardian_is_killed(keeper: Keeper) -> None:
     os.waitpid(other.pid, 0)
 
 
-def test_a_signal_that_comes_at_once_is_heard(keeper: Keeper) -> None:
+def test_a_signal_that_comes_at_once_is_received(keeper: Keeper) -> None:
     keeper.run("sh", "-c", "true")
     for _ in range(200):
         job, printed = keeper.start(["sh", "-c", "sleep 60"])
@@ -418,8 +418,8 @@ def test_it_needs_no_powers() -> None:
     paths = [str(Path(__file__).parent), str(Path(guardian.__file__).parents[2]), *sys.path]
     give_up = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
     command = [*give_up, sys.executable, "-c", WITHOUT_POWERS.format(paths=paths)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
-    seen, count = said.splitlines()
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    seen, count = output.splitlines()
     cold, warm_one = ast.literal_eval(seen)
     assert cold == warm_one
     assert cold.endswith(b"0000000000000000\n")

@@ -21,7 +21,7 @@ WRONG: tuple[Any, ...] = (
 
 
 def spoil(folder: Path, chance: random.Random) -> str:
-    """Damage one thing; what was done, for whoever looks at a failure."""
+    """Damage one thing; return a description for a failing test."""
     how = chance.choice(
         (_spoil_bytes, _spoil_file, _spoil_row, _spoil_row, _spoil_row, _spoil_fact, _spoil_table)
     )

@@ -98,9 +98,9 @@ def test_no_damage_to_a_run_is_taken_for_a_bug(
     for command in COMMANDS:
         capsys.readouterr()
         code = main([run if word == "RUN" else word for word in command])
-        said = capsys.readouterr()
-        assert code in (0, 1, 2, 3), (command, done, said.err)  # 3: facts that we did not write
-        assert command[0] != "runs" or (code == 0 and other in said.out), (done, said)
+        printed = capsys.readouterr()
+        assert code in (0, 1, 2, 3), (command, done, printed.err)  # 3: facts that we did not write
+        assert command[0] != "runs" or (code == 0 and other in printed.out), (done, printed)
     assert main(["show", other]) == 0
 
 
@@ -181,7 +181,7 @@ def test_a_run_that_does_not_say_its_file_is_refused_and_shown(
     (folder,) = (one.parent for one in (project / ".ai/state/runs").glob("*/items.jsonl"))
     say(folder, '{"file": "flow.yaml"}')
     capsys.readouterr()
-    assert main(["resume", folder.name]) == 3  # nobody knows who wrote these
+    assert main(["resume", folder.name]) == 3  # their author is unknown
     assert main(["trust", "run", folder.name]) == 0
     capsys.readouterr()
     assert main(["resume", folder.name]) == 1

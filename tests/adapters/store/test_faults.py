@@ -90,15 +90,15 @@ def test_after_a_kill_everything_that_was_acknowledged_is_there(tmp_path: Path, 
 
 
 def killed_after(lines: int, project: Path, run: str, run_attempt: int) -> list[str]:
-    """What a process has said that it recorded, until it was killed."""
+    """The records that a process reported until it was killed."""
     command = [sys.executable, "-c", WRITER, str(project), run, str(run_attempt)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        said = [writer.stdout.readline() for _ in range(lines)]
+        output = [writer.stdout.readline() for _ in range(lines)]
         writer.send_signal(signal.SIGKILL)
-        said += writer.stdout.readlines()
-    assert len(said) >= lines
-    return [line.rstrip("\n") for line in said if line.endswith("\n")]
+        output += writer.stdout.readlines()
+    assert len(output) >= lines
+    return [line.rstrip("\n") for line in output if line.endswith("\n")]
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_an_engine_that_was_replaced_writes_nothing_any_more(
             attempt()
         assert str(refused.value) == (
             f"{database(opened)}: another engine has taken this run over\n"
-            "fix: let that one go on; plait runs shows how far it is"
+            "fix: let that engine continue; plait runs shows how far it is"
         )
     opened.close()
     with runs.open(opened.id, write=False) as again:
@@ -229,7 +229,7 @@ def test_an_engine_waits_while_another_process_writes(runs: Runs, changes: bool)
 
 
 class Disk:
-    """Counts how often it is synced, and fails when it is told to."""
+    """Counts its syncs, and fails on request."""
 
     def __init__(self) -> None:
         self.synced = 0

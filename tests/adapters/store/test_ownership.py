@@ -60,8 +60,8 @@ class Scene:
 def change_facts(scene: Scene, name: str, value: object) -> None:
     with sqlite3.connect(scene.folder() / "journal.db") as database:
         (text,) = database.execute("SELECT value FROM properties WHERE name = 'facts'").fetchone()
-        said = json.dumps({**json.loads(text), name: value})
-        database.execute("UPDATE properties SET value = ? WHERE name = 'facts'", (said,))
+        facts = json.dumps({**json.loads(text), name: value})
+        database.execute("UPDATE properties SET value = ? WHERE name = 'facts'", (facts,))
     database.close()
 
 
@@ -216,7 +216,7 @@ def test_runs_of_others_are_never_removed_and_push_none_of_ours_out(tmp_path: Pa
 def test_a_list_says_for_each_viewer_whose_runs_they_are(
     first: str, then: str, tmp_path: Path
 ) -> None:
-    """Whoever looked before: summaries are kept in an index, with what that viewer saw."""
+    """An earlier viewer: the index keeps summaries as that viewer saw them."""
     scene = Scene(tmp_path)
 
     def foreign(viewer: str) -> set[bool]:
@@ -283,7 +283,7 @@ def test_a_store_of_the_app_always_asks_for_seals() -> None:
     assert sorted(writes) == ["adapters/store/runs.py", "app/takeover.py"]
 
 
-def test_keys_are_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+def test_keys_are_made_once_by_the_first_process(tmp_path: Path) -> None:
     first, second = (Seals(str(tmp_path / "me/.ai"), str(tmp_path / "p")) for _ in range(2))
     seal = first.make("text")
     assert second.holds("text", seal)

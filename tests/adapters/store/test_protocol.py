@@ -257,7 +257,7 @@ def test_a_long_text_comes_back_and_is_in_one_file_wherever_it_is(
 
 
 @pytest.mark.parametrize("size", [0, LARGE - 100, LARGE, 3 * LARGE])
-def test_an_outcome_of_any_size_comes_back_and_a_large_one_lives_in_a_file(
+def test_an_outcome_of_any_size_comes_back_and_a_large_one_is_in_a_file(
     runs: Runs, size: int
 ) -> None:
     outcome = Succeeded({"output": "x" * size, "bytes": "\udcff"})
@@ -358,7 +358,7 @@ class Interruption(BaseException):
     """What Ctrl-C does, at any moment."""
 
 
-def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(
+def test_an_interrupted_thread_neither_loses_nor_doubles_records_of_others(
     journal: SqliteJournal,
 ) -> None:
     acknowledged: list[str] = []
@@ -382,7 +382,7 @@ def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(
         for n in range(150):
             with contextlib.suppress(Interruption):
                 signal.setitimer(signal.ITIMER_REAL, 0.0005 + n * 0.00001)
-                # Not for ever: what is raised inside a callback of the garbage collector is heard by nobody.
+                # Not for ever: an exception inside a callback of the garbage collector is lost.
                 for again in range(20_000):
                     journal.append(finished(f"0/{n}-{again}"))
                     acknowledged.append(f"0/{n}-{again}")
@@ -403,7 +403,7 @@ def test_whoever_is_interrupted_neither_loses_nor_doubles_what_others_record(
     assert len(recorded) - len(acknowledged) <= 150  # what was interrupted may be there or not
 
 
-def test_whoever_is_interrupted_behind_any_call_of_a_record_stands_in_nobodys_way(
+def test_a_thread_interrupted_after_any_call_of_a_record_blocks_no_other(
     journal: SqliteJournal,
 ) -> None:
     """Python hears of a signal when a call has returned, so also between a lock that is taken and the next line."""

@@ -20,7 +20,7 @@ NUMBERS = [
     (None, None, 200),
     ("trust: project\n", None, 200),
     ("keep_runs: 500\n", None, 500),
-    ("keep_runs: 7\n", None, 200),  # whose project nobody trusted
+    ("keep_runs: 7\n", None, 200),  # whose project is untrusted
     (f"keep_runs: {10**30}\n", None, None),
     ("keep_runs: all\n", None, None),
     ("keep_runs: 7\ntrust: signed\n", "all", None),

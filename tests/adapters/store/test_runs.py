@@ -57,7 +57,7 @@ def started(opened: OpenRun) -> RunStarted:
 # ── folders ──────────────────────────────────────────────────────────────
 
 
-def test_a_run_has_a_folder_of_its_own_that_nobody_else_can_look_into(
+def test_a_run_has_a_folder_of_its_own_that_other_users_cannot_read(
     tmp_path: Path, runs: Runs
 ) -> None:
     with runs.create({"flow": "fix"}) as opened:
@@ -166,7 +166,7 @@ def test_only_a_whole_id_opens_a_run(tmp_path: Path, name: str) -> None:
 # ── how a run is doing ───────────────────────────────────────────────────
 
 
-def test_a_run_is_running_while_its_engine_lives_and_interrupted_when_it_died_without_an_end(
+def test_a_run_is_running_while_its_engine_is_alive_and_interrupted_when_it_died_without_an_end(
     runs: Runs, clock: Clock
 ) -> None:
     opened = runs.create({"flow": "fix", "file": "fix.yaml"})
@@ -326,7 +326,7 @@ def test_a_second_engine_is_refused_and_a_dead_one_holds_nothing(
     runs.open(opened.id, write=True).close()
 
 
-def test_the_number_of_a_living_process_in_a_lock_that_nobody_holds_means_nothing(
+def test_the_number_of_a_living_process_in_a_free_lock_means_nothing(
     runs: Runs,
 ) -> None:
     opened = runs.create({})
@@ -572,7 +572,7 @@ def test_a_limit_of_the_machine_makes_no_run_unreadable(
         runs.list()
 
 
-def test_whatever_lies_in_the_place_of_a_lock_nobody_waits_for_it(runs: Runs, clock: Clock) -> None:
+def test_any_file_in_the_place_of_a_lock_does_not_block(runs: Runs, clock: Clock) -> None:
     (run,) = made_each_day(runs, clock, "done")
     lock = Path(runs.folder, run, "lock")
     lock.unlink()
@@ -581,7 +581,7 @@ def test_whatever_lies_in_the_place_of_a_lock_nobody_waits_for_it(runs: Runs, cl
     assert not runs.is_running(run)
 
 
-def test_nobody_waits_for_a_pipe_in_the_place_of_an_output(runs: Runs) -> None:
+def test_a_pipe_in_the_place_of_an_output_does_not_block(runs: Runs) -> None:
     with runs.create({}) as opened:
         name = opened.journal.put_blob(b"long")
         path = Path(opened.folder, "blobs", name)
@@ -591,7 +591,7 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_an_output(runs: Runs) -> None:
             opened.journal.get_blob(name)
 
 
-def test_of_a_journal_that_is_gone_it_is_said_what_is_lost(runs: Runs, clock: Clock) -> None:
+def test_the_error_of_a_missing_journal_says_what_is_lost(runs: Runs, clock: Clock) -> None:
     (run,) = made_each_day(runs, clock, "done")
     for file in Path(runs.folder, run).glob("journal.db*"):
         file.unlink()

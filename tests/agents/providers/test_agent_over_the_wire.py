@@ -17,7 +17,7 @@ HOSTILE = '${HOME} {model} {messages} {{x}} {input:q} $(id) "\n\\u0041'
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_agent_calls_tools_and_hears_their_results_letter_by_letter(family: str) -> None:
+def test_an_agent_calls_tools_and_receives_their_results_unchanged(family: str) -> None:
     asked: list[Any] = []
 
     def read(params: Any) -> str:

@@ -135,7 +135,7 @@ BODY = [
 
 
 @pytest.mark.parametrize(("body", "question", "sent"), BODY)
-def test_a_body_is_filled_by_type_and_loses_what_nobody_gave(
+def test_a_body_is_filled_by_type_and_leaves_out_what_was_not_given(
     body: str, question: ModelRequest, sent: Any
 ) -> None:
     with serving(saying("chat_completions", "ok")) as server:
@@ -168,7 +168,7 @@ HOSTILE = st.lists(
 
 
 @pytest.mark.hypothesis
-def test_what_is_said_reaches_the_server_letter_by_letter() -> None:
+def test_messages_reach_the_server_unchanged() -> None:
     with serving(saying("chat_completions", "ok")) as server:
         asking = provider("chat_completions", server.url)
 
@@ -176,12 +176,12 @@ def test_what_is_said_reaches_the_server_letter_by_letter() -> None:
         @given(text=HOSTILE, result=HOSTILE, described=HOSTILE)
         def arrives(text: str, result: str, described: str) -> None:
             use = ToolRequest("1", "t", {"x": text})
-            said = (
+            messages = (
                 Message("user", text),
                 Message("assistant", "", (use,)),
                 Message("tool", result, answers="1"),
             )
-            ask(asking, ModelRequest(said, text, tools=(ToolOffer("t", described, {}),)))
+            ask(asking, ModelRequest(messages, text, tools=(ToolOffer("t", described, {}),)))
             sent = server.asked()
             system = sent["messages"].pop(0)["content"] if text else ""
             assert (system, sent["messages"][0]["content"], sent["messages"][2]["content"]) == (
@@ -256,8 +256,8 @@ def test_an_unwelcome_answer_says_what_to_do(
     assert failed.output == {"said": "says ***", "status": status}
 
 
-TOLD = [
-    # what the server sends                                       what is told of it
+FAULTS = [
+    # what the server sends                                       what is reported
     ({"error": {"message": "too long:\n 9000 > 8192 "}},           ', and says "too long: 9000 > 8192"'),
     ({"error": "no such model"},                                  ', and says "no such model"'),
     ({"object": "error", "message": "no such model"},             ', and says "no such model"'),
@@ -270,7 +270,7 @@ TOLD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "reported"), TOLD)
+@pytest.mark.parametrize(("body", "reported"), FAULTS)
 def test_what_a_server_says_about_an_error_is_reported_on_one_line(
     body: Any, reported: str
 ) -> None:
@@ -313,7 +313,7 @@ def test_a_longer_wait_than_there_is_time_ends_at_once_and_is_reported(
     assert (failed.message, len(server.bodies)) == (message, 1)
 
 
-def test_nobody_there_is_a_failure_of_the_network() -> None:
+def test_an_unreachable_server_is_a_failure_of_the_network() -> None:
     with serving(refusal(500)) as server:
         url = server.url
     failed = failure(provider("chat_completions", url))
@@ -340,34 +340,36 @@ def test_how_long_a_server_asks_to_wait(headers: dict[str, str], pause: float | 
     assert pause_asked(headers, now=1000.0) == pause
 
 
-# ── what nobody counts ───────────────────────────────────────────────────
+# ── uncounted usage ──────────────────────────────────────────────────────
 
-SAID = "Ein Haus, drei Türen."  # 22 bytes
+UNCOUNTED_TEXT = "Ein Haus, drei Türen."  # 22 bytes
 CALLED = {"name": "read_file", "arguments": '{"path":"a.txt"}'}
 
 
 def uncounted(message: dict[str, Any], **counted: int) -> Any:
-    said = {
+    response = {
         "choices": [{"message": message, "finish_reason": "stop"}],
         "usage": counted,
         "model": "gpt-5.4-mini",
     }
-    return reply(said if counted else {name: said[name] for name in said if name != "usage"})
+    return reply(
+        response if counted else {name: response[name] for name in response if name != "usage"}
+    )
 
 
 ESTIMATES = [
     # an answer, and what its server counts                                    input  output  estimated
-    (uncounted({"content": SAID}),                                             5,     8,      13),
-    (uncounted({"content": SAID}, prompt_tokens=9),                            9,     8,      8),
-    (uncounted({"content": SAID}, completion_tokens=3),                        5,     3,      5),
-    (uncounted({"content": SAID}, prompt_tokens=9, completion_tokens=3),       9,     3,      0),
+    (uncounted({"content": UNCOUNTED_TEXT}),                                             5,     8,      13),
+    (uncounted({"content": UNCOUNTED_TEXT}, prompt_tokens=9),                            9,     8,      8),
+    (uncounted({"content": UNCOUNTED_TEXT}, completion_tokens=3),                        5,     3,      5),
+    (uncounted({"content": UNCOUNTED_TEXT}, prompt_tokens=9, completion_tokens=3),       9,     3,      0),
     (uncounted({"content": ""}, prompt_tokens=9, completion_tokens=0),         9,     0,      0),
     (uncounted({"content": None, "tool_calls": [{"function": CALLED}]}),       5,     10,     15),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "question", "output", "estimated"), ESTIMATES)
-def test_what_a_server_does_not_count_is_reckoned_and_paid(
+def test_usage_that_a_server_does_not_count_is_estimated(
     answer: Any, question: int, output: int, estimated: int
 ) -> None:
     with serving(answer) as server:
@@ -380,7 +382,7 @@ def test_what_a_server_does_not_count_is_reckoned_and_paid(
 @pytest.mark.parametrize(
     ("family", "counted"), [("chat_completions", 5), ("anthropic_messages", 1200)]
 )
-def test_half_an_answer_is_paid_by_its_length(family: str, counted: int) -> None:
+def test_half_a_response_is_counted_by_its_length(family: str, counted: int) -> None:
     data = fixture(family, "stream.sse")
     until = data.rindex(b"\n\n", 0, data.index(b"${HOME}")) + 2
     with serving(events_until(data[:until])) as server:
@@ -391,11 +393,11 @@ def test_half_an_answer_is_paid_by_its_length(family: str, counted: int) -> None
     assert usage["cost"] > 0
 
 
-def test_limits_hold_although_nobody_counts() -> None:
+def test_limits_hold_although_the_server_does_not_count() -> None:
     half = fixture("chat_completions", "stream.sse")
     half = half[: half.rindex(b"\n\n", 0, half.index(b"${HOME}")) + 2]
     one = 5 + 8  # these servers do not keep to the room that they are given, but by one answer
-    for answer in (uncounted({"content": SAID}), events(half)):
+    for answer in (uncounted({"content": UNCOUNTED_TEXT}), events(half)):
         budget = Budget(Limits(tokens=1000, spend=0.05))
         with serving(answer) as server:
             model = provider("chat_completions", server.url, PRICED)

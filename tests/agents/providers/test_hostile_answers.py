@@ -1,4 +1,4 @@
-"""What servers and models get wrong: it is refused, told or replaced, and never looks like an answer."""
+"""Faults of servers and models are refused, reported or replaced, and never look like a response."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from plait.agents.providers import sse
 from plait.agents.providers.wire_formats import MOST_COUNTED, UnreadableError
 from plait.agents.providers.wire_formats.table import WIRE_FORMATS
 from plait.agents.session import AgentStep
-from plait.agents.structured_output import DEEPEST, parse_structured
-from plait.core.values import Json, json_text
+from plait.agents.structured_output import parse_structured
+from plait.core.values import MOST_LEVELS, Json, json_text
 from plait.engine.journal import MemoryJournal
 from plait.engine.outcome import Succeeded
 from program.fakes import new_run, performed
@@ -94,9 +94,9 @@ BROKEN: list[tuple[str, list[Json]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "said"), BROKEN)
-def test_a_stream_of_another_form_is_a_failure_of_the_server(family: str, said: list[Json]) -> None:
-    data = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in said)
+@pytest.mark.parametrize(("family", "sent"), BROKEN)
+def test_a_stream_of_another_form_is_a_failure_of_the_server(family: str, sent: list[Json]) -> None:
+    data = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in sent)
     with serving(events(data)) as server:
         failed = failure(provider(family, server.url))
     assert (failed.kind, len(server.bodies)) == ("server_error", 1)
@@ -137,7 +137,7 @@ def test_content_in_parts_is_their_text() -> None:
 def test_half_a_character_is_replaced_and_two_halves_are_one(family: str) -> None:
     pieces = ["a\ud83d", "\ude00b", "\ud800"]
     if family == "chat_completions":
-        said: list[Json] = [{"choices": [{"delta": {"content": one}}]} for one in pieces]
+        events: list[Json] = [{"choices": [{"delta": {"content": one}}]} for one in pieces]
     else:
         begin = {
             "type": "content_block_start",
@@ -145,12 +145,12 @@ def test_half_a_character_is_replaced_and_two_halves_are_one(family: str) -> Non
             "content_block": {"type": "text", "text": ""},
         }
         deltas = [{"type": "text_delta", "text": one} for one in pieces]
-        said = [
+        events = [
             begin,
             *({"type": "content_block_delta", "index": 0, "delta": one} for one in deltas),
         ]
     reading = SPOKEN[family].stream_reader()
-    for one in said:
+    for one in events:
         reading.take(json.dumps(one))
     assert reading.response().text == "a😀b\ufffd"
 
@@ -174,7 +174,7 @@ def with_arguments(family: str, written: str) -> bytes:
     """A stream in which a model calls a tool so."""
     if family == "chat_completions":
         use = {"index": 0, "id": "c1", "function": {"name": "read_file", "arguments": written}}
-        said: list[Json] = [
+        events: list[Json] = [
             {"choices": [{"delta": {"tool_calls": [use]}}]},
             {
                 "choices": [{"delta": {}, "finish_reason": "tool_calls"}],
@@ -184,7 +184,7 @@ def with_arguments(family: str, written: str) -> bytes:
     else:
         block = {"type": "tool_use", "id": "c1", "name": "read_file", "input": {}}
         delta = {"type": "input_json_delta", "partial_json": written}
-        said = [
+        events = [
             {"type": "message_start", "message": {"usage": {"input_tokens": 9}}},
             {
                 "type": "content_block_start",
@@ -196,12 +196,12 @@ def with_arguments(family: str, written: str) -> bytes:
             {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
             {"type": "message_stop"},
         ]
-    return b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in said)
+    return b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in events)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("written", "kept"), UNFIT, ids=range(len(UNFIT)))
-def test_arguments_that_nobody_can_write_down_are_reported_and_paid_once(
+def test_arguments_that_cannot_be_recorded_are_reported_and_counted_once(
     family: str, written: str, kept: str
 ) -> None:
     journal = MemoryJournal()
@@ -252,8 +252,8 @@ JUDGED = [
     ("```\n[1]```",              True),
     ("```json5 x\r\n[1]\n```",   True),
     ("``` [1] ```",              False),
-    (nested(DEEPEST),            True),
-    (nested(DEEPEST + 1),        False),
+    (nested(MOST_LEVELS),            True),
+    (nested(MOST_LEVELS + 1),        False),
 ]  # fmt: skip
 
 

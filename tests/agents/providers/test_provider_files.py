@@ -119,7 +119,7 @@ def test_a_local_server_works_by_setting_its_address(
     assert answer.usage.cost is None
 
 
-def test_nobody_is_asked_unless_somebody_was_chosen(
+def test_no_provider_is_asked_unless_one_was_chosen(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found(project) is None
@@ -130,7 +130,7 @@ def test_nobody_is_asked_unless_somebody_was_chosen(
     assert found(project).name == "default"
 
 
-def test_a_name_that_nobody_has_is_refused_with_the_nearest(project: Project) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(project: Project) -> None:
     with pytest.raises(InputError) as caught:
         found(project, "opanai")
     assert str(caught.value) == (
@@ -200,7 +200,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "what"), WRONG)
-def test_what_is_wrong_with_a_file_is_said_at_its_place(
+def test_a_problem_of_a_file_is_reported_at_its_place(
     project: Project, text: str, what: str
 ) -> None:
     path = project.write_own("config/providers/mine.yaml", text)
@@ -219,7 +219,7 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("text", "what"), MISSING)
-def test_all_that_a_file_lacks_is_said_at_once(
+def test_all_missing_fields_are_reported_at_once(
     project: Project, text: str, what: list[str]
 ) -> None:
     project.write_own("config/providers/mine.yaml", text)

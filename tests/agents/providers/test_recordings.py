@@ -87,7 +87,7 @@ def test_in_order_the_question_does_not_matter_unless_it_is_written_down(tmp_pat
     )
 
 
-def test_a_question_nobody_asked_is_refused_with_where_it_differs_and_what_was_asked(
+def test_an_unrecorded_request_is_refused_with_where_it_differs_and_what_was_recorded(
     tmp_path: Path,
 ) -> None:
     known = [hi("first"), hi("hunter2", system="same", tools=(READ,))]
@@ -124,7 +124,7 @@ def test_what_was_asked_is_shown_as_the_ask_of_an_exchange(
         assert ask(playing(tmp_path, f"- {ask_line}\n  answer: x"), hi(text)).text == "x"
 
 
-def test_a_run_that_is_to_stop_hears_nothing(tmp_path: Path) -> None:
+def test_a_run_that_is_to_stop_gets_no_recorded_response(tmp_path: Path) -> None:
     stop = StopSignal()
     stop.ask()
     with pytest.raises(Interrupted):
@@ -152,7 +152,7 @@ def test_a_file_that_is_wrong_says_so(tmp_path: Path, text: str, what: str) -> N
     assert caught.value.what == what
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         playing(tmp_path, "- ask: x\n- answer: 3\n- answer: fine\n")
     assert len(caught.value.problems) == 2
@@ -191,7 +191,7 @@ def test_retries_for_a_schema_are_recorded_one_by_one_and_play_the_same(tmp_path
     assert (live.data, live.usage.calls) == ({"n": 4}, 2)
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError) as caught:
         ask(
@@ -217,7 +217,7 @@ def test_any_question_finds_its_own_answer(
         ),
         system,
     )
-    said = ModelResponse(
+    response = ModelResponse(
         result,
         (use,),
         TokenUsage(1, 2, cost=0.25),
@@ -225,11 +225,11 @@ def test_any_question_finds_its_own_answer(
         "tools",
         blocks=[{"type": "thinking", "thinking": text}],
     )
-    ask(StructuredProvider(RecordingModel("rec", path, Scripted([said]))), asked)
-    assert ask(StructuredProvider(RecordedModel("replay", path)), asked) == said
+    ask(StructuredProvider(RecordingModel("rec", path, Scripted([response]))), asked)
+    assert ask(StructuredProvider(RecordedModel("replay", path)), asked) == response
 
 
-def test_a_digest_is_of_what_the_model_hears() -> None:
+def test_a_digest_is_of_what_the_model_receives() -> None:
     one = hi("a", tools=(READ,), model="m", system="s")
     same = hi(
         "a", tools=(READ,), model="m", system="s", options={"temperature": 1}, schema_retries=0

@@ -19,7 +19,7 @@ from plait.engine.stop import StopSignal
 PAID = TokenUsage(10, 5, cost=0.5)
 
 
-def said(text: str, **fields: Any) -> ModelResponse:
+def response(text: str, **fields: Any) -> ModelResponse:
     return ModelResponse(text, usage=PAID, model="m-1", **fields)
 
 
@@ -35,7 +35,7 @@ FITTING = [
 
 @pytest.mark.parametrize(("text", "data"), FITTING)
 def test_an_answer_that_fits_brings_its_data(text: str, data: Json) -> None:
-    answer = ask(scripted([said(text)]), hi(schema=SCHEMA))
+    answer = ask(scripted([response(text)]), hi(schema=SCHEMA))
     assert (answer.text, answer.data, answer.usage) == (text, data, PAID)
 
 
@@ -61,13 +61,13 @@ BAD = [
 def test_an_answer_that_does_not_fit_fails_loudly_and_is_kept(
     text: str, ending: Any, why: str
 ) -> None:
-    failed = failure(scripted([said(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
+    failed = failure(scripted([response(text, ending=ending)]), hi(schema=SCHEMA, schema_retries=0))
     assert (failed.message, failed.kind) == (f"the answer of 'scripted' {why}", "bad_answer")
     assert failed.output == {"text": text, "usage": PAID.record(), "model": "m-1", "ending": ending}
 
 
-def test_what_is_wrong_goes_back_to_the_model_as_often_as_was_said_and_all_of_it_is_paid() -> None:
-    model = Scripted(lambda _: said("four"))
+def test_an_invalid_answer_goes_back_to_the_model_up_to_the_limit_and_each_turn_counts() -> None:
+    model = Scripted(lambda _: response("four"))
     failed = failure(StructuredProvider(model), hi(schema=SCHEMA, schema_retries=2))
     assert failed.message == "the answer of 'scripted' is not JSON, asked 3 times"
     assert failed.output["usage"] == (PAID + PAID + PAID).record()
@@ -88,13 +88,13 @@ def test_what_is_wrong_goes_back_to_the_model_as_often_as_was_said_and_all_of_it
 
 
 def test_a_model_that_declines_is_not_pressed() -> None:
-    model = Scripted(lambda _: said("no", ending="refused"))
+    model = Scripted(lambda _: response("no", ending="refused"))
     failure(StructuredProvider(model), hi(schema=SCHEMA))
     assert len(model.asked) == 1
 
 
-def test_the_model_hears_what_does_not_fit_where() -> None:
-    model = Scripted([said('{"n": "x"}'), said('{"n": 1}')])
+def test_the_model_receives_what_does_not_fit_and_where() -> None:
+    model = Scripted([response('{"n": "x"}'), response('{"n": 1}')])
     assert ask(StructuredProvider(model), hi(schema=SCHEMA)).data == {"n": 1}
     assert "- n: must be an integer" in model.asked[1].messages[2].text
 
@@ -102,7 +102,7 @@ def test_the_model_hears_what_does_not_fit_where() -> None:
 def test_calls_of_tools_come_before_the_answer() -> None:
     use = ToolRequest("1", "read_file", {"path": "a"})
     model = scripted(
-        [said("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")]
+        [response("", uses=(use, ToolRequest("2", "give_answer", {"n": 1})), ending="tools")]
     )
     answer = ask(model, hi(schema=SCHEMA, tools=(READ,)))
     assert (answer.uses, answer.data) == ((use,), None)
@@ -111,7 +111,7 @@ def test_calls_of_tools_come_before_the_answer() -> None:
 def test_what_was_paid_before_a_failure_is_in_it() -> None:
     def answer(question: ModelRequest) -> ModelResponse:
         if len(question.messages) == 1:
-            return said("four")
+            return response("four")
         raise StepError(
             Failure("gone", "network", output={"text": "{", "usage": TokenUsage(1, 1).record()})
         )
@@ -121,7 +121,7 @@ def test_what_was_paid_before_a_failure_is_in_it() -> None:
     assert failed.output["usage"] == (PAID + TokenUsage(1, 1)).record()
 
 
-def test_a_schema_that_is_none_asks_nobody() -> None:
+def test_an_invalid_schema_sends_no_request() -> None:
     model = Scripted([])
     failed = failure(StructuredProvider(model), hi(schema={"type": "nonsense"}))
     assert (failed.message, failed.kind, model.asked) == (
@@ -149,14 +149,14 @@ def test_data_of_an_answer_is_what_the_model_wrote(data: Json) -> None:
 # ── answers of a program ─────────────────────────────────────────────────
 
 
-def test_a_list_is_said_in_turn_and_then_nothing_is_left() -> None:
+def test_a_list_of_answers_is_given_in_turn_until_none_is_left() -> None:
     asking = scripted(["one", ModelResponse("two")], name="mine")
     assert [ask(asking).text, ask(asking).text] == ["one", "two"]
     failed = failure(asking)
     assert failed.message == "the provider 'mine' has 2 answers, and was asked once more"
 
 
-def test_a_function_hears_the_question() -> None:
+def test_a_function_receives_the_request() -> None:
     heard: list[str] = []
     answer = ask(
         scripted(lambda question: question.messages[0].text.upper()),

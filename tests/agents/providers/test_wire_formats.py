@@ -148,7 +148,7 @@ def anthropic_end(*deltas: str) -> bytes:
 
 
 ANTHROPIC_ENDS = [
-    # what is said of the message at its end                        ending    whole
+    # what is shown of the message at its end                        ending    whole
     ((),                                                            "end",    False),
     (('{"stop_reason":null}',),                                     "end",    False),
     (("{}",),                                                       "end",    False),
@@ -215,18 +215,18 @@ def test_a_body_of_another_form_is_no_answer(family: str, body: Any) -> None:
 
 
 FAULTS = [
-    # family                event                                                              what is said of it
+    # family                event                                                              what is reported
     ("chat_completions",    '{"error": {"message": "secret", "type": "server_error"}}',        "server_error"),
     ("anthropic_messages",  '{"type": "error", "error": {"type": "overloaded_error"}}',        "overloaded_error"),
     ("anthropic_messages",  '{"type": "error", "error": {"type": "a text, not a word"}}',      ""),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "event", "said"), FAULTS)
-def test_an_error_inside_a_stream_is_one(family: str, event: str, said: str) -> None:
+@pytest.mark.parametrize(("family", "event", "word"), FAULTS)
+def test_an_error_inside_a_stream_is_one(family: str, event: str, word: str) -> None:
     with pytest.raises(ServerFault) as caught:
         SPOKEN[family].stream_reader().take(event)
-    assert caught.value.word == said
+    assert caught.value.word == word
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_arguments_that_are_no_json_go_back_as_they_were_written(family: str, pl
 # ── questions ────────────────────────────────────────────────────────────
 
 
-def test_a_conversation_as_chat_completions() -> None:
+def test_a_session_as_chat_completions() -> None:
     body = bodies("chat_completions", talk(), RequestShape("gpt-5.4-mini", stream=True))
     assert body.pop("tools")[0] == {
         "type": "function",
@@ -312,7 +312,7 @@ def test_a_conversation_as_chat_completions() -> None:
     }
 
 
-def test_a_conversation_as_anthropic_messages() -> None:
+def test_a_session_as_anthropic_messages() -> None:
     body = bodies("anthropic_messages", talk(), RequestShape("claude-sonnet-5", stream=True))
     assert body.pop("tools")[1] == {
         "name": "list_files",
@@ -390,11 +390,11 @@ def test_an_answer_of_a_given_form_is_asked_for(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_in_words_the_schema_is_said_after_the_system_text(family: str) -> None:
+def test_a_schema_in_words_follows_the_system_text(family: str) -> None:
     body = bodies(family, hi(schema=SCHEMA, system="Be brief."), RequestShape("m", "prompt"))
-    said = body["system"] if family == "anthropic_messages" else body["messages"][0]["content"]
-    assert said.startswith("Be brief.\n\nAnswer with JSON alone")
-    assert said.endswith(json.dumps(SCHEMA, separators=(",", ":")))
+    system = body["system"] if family == "anthropic_messages" else body["messages"][0]["content"]
+    assert system.startswith("Be brief.\n\nAnswer with JSON alone")
+    assert system.endswith(json.dumps(SCHEMA, separators=(",", ":")))
 
 
 PLACEHOLDERS = st.sampled_from(
@@ -418,9 +418,7 @@ HOSTILE = st.lists(st.one_of(PLACEHOLDERS, st.text(max_size=8)), max_size=6).map
 
 
 @given(text=HOSTILE, result=HOSTILE, system=HOSTILE, argument=HOSTILE)
-def test_whatever_is_said_arrives_letter_by_letter(
-    text: str, result: str, system: str, argument: str
-) -> None:
+def test_any_message_arrives_unchanged(text: str, result: str, system: str, argument: str) -> None:
     ask = ModelRequest(
         (
             Message("user", text),

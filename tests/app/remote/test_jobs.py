@@ -56,7 +56,7 @@ def keep(jobs: WorkerJobs, digest: str) -> Kept:
     return kept
 
 
-def test_a_job_that_nobody_used_for_a_time_goes(jobs: WorkerJobs, clock: Clock) -> None:
+def test_an_unused_job_is_removed_after_a_time(jobs: WorkerJobs, clock: Clock) -> None:
     kept = keep(jobs, "d")
     clock.now = KEPT
     jobs.drop_unused()
@@ -108,7 +108,7 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("calls", "stopping"), STOPS)
-def test_a_stop_ends_items_with_grace_or_at_once_however_often_it_is_said(
+def test_a_stop_ends_items_with_grace_or_at_once_however_often_it_is_sent(
     calls: list[bool], stopping: tuple[bool, bool]
 ) -> None:
     job, stop = WorkerJob.__new__(WorkerJob), StopSignal()
@@ -118,7 +118,7 @@ def test_a_stop_ends_items_with_grace_or_at_once_however_often_it_is_said(
     assert job.is_stopped
 
 
-def test_of_a_job_that_is_not_there_nothing_runs() -> None:
+def test_nothing_runs_for_a_missing_job() -> None:
     assert stop_job("unheard of", True) == 0
 
 
@@ -127,7 +127,7 @@ def test_of_a_job_that_is_not_there_nothing_runs() -> None:
 CLAIM = "import sys; from plait.app.remote.jobs import claim_folder; print(claim_folder(sys.argv[1])[0], flush=True); "
 
 
-def test_the_folder_of_one_who_was_killed_is_removed_and_that_of_one_who_lives_is_not(
+def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_living_one_is_not(
     tmp_path: Path,
 ) -> None:
     mine, handle = claim_folder(str(tmp_path))

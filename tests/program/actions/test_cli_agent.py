@@ -1,4 +1,4 @@
-"""A step that hands a prompt to a command-line agent: a fake one, started by the real tools."""
+"""A step that passes a prompt to a command-line agent: a fake one, started by the real tools."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_an_agent_that_fails_fails_its_step(project: Project) -> None:
     assert (failure.message, failure.kind) == ("core/agents/claude: I cannot do that", "exit")
 
 
-def test_a_missing_agent_is_said_with_what_to_do(
+def test_a_missing_agent_is_reported_with_what_to_do(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLAIT_CLAUDE", "no-such-agent")
@@ -200,7 +200,7 @@ def test_any_command_of_a_trusted_project_can_be_the_agent(project: Project) -> 
     assert (argv, prompt, folder) == (["--yes", "-"], "do it", str(project.root))
 
 
-def test_a_command_that_is_not_there_is_said_with_what_to_do(project: Project) -> None:
+def test_a_command_that_is_not_there_is_reported_with_what_to_do(project: Project) -> None:
     project.config(
         "agents/gone", executor_id="core/agents/command", config={"command": "no-such-agent"}
     )
@@ -235,7 +235,7 @@ def test_secrets_do_not_reach_a_prompt() -> None:
     assert fakes.asked[0]["params"]["prompt"] == "*** ***"
 
 
-def test_a_dry_run_shows_the_prompt_and_starts_nobody() -> None:
+def test_a_dry_run_shows_the_prompt_and_starts_no_program() -> None:
     fakes = FakeServices()
     run = new_run(fakes, dry_run=True)
     performed(step("a", CliAgentAction(text_of("/fix ${n}"))), run, {"n": 1})

@@ -139,7 +139,7 @@ def test_a_line_break_in_a_header_is_refused_before_anything_is_sent() -> None:
     assert fakes.asked == []
 
 
-def test_a_placeholder_that_nobody_fills_is_never_a_part_of_an_address() -> None:
+def test_an_unfilled_placeholder_is_never_a_part_of_an_address() -> None:
     fakes = answering()
     assert (
         failure_of(
@@ -280,7 +280,7 @@ SECRETS = [
 
 @pytest.mark.parametrize(("hosts", "fields", "is_sent"), SECRETS)
 @pytest.mark.parametrize("url", ["${base}/x"])
-def test_no_secret_goes_to_a_host_that_nobody_named(
+def test_no_secret_goes_to_a_host_that_was_not_named(
     url: str, hosts: tuple[str, ...], fields: dict[str, Any], is_sent: bool
 ) -> None:
     def placed(scope: Scope) -> Scope:

@@ -1,4 +1,4 @@
-"""A step that asks a model; and what it says as long as nobody answers."""
+"""A step that sends a request to a model; and its failure while no model answers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_answer_that_ended_early_is_none(ending: Any, message: str) -> None:
     assert (failure.message, failure.kind, failure.output["output"]) == (message, ending, "Once")
 
 
-def test_a_budget_that_is_used_up_asks_nobody() -> None:
+def test_a_used_up_budget_sends_no_request() -> None:
     model = FakeModel()
     run = new_run(FakeServices(model=model), budget=Budget(Limits(spend=0.4)))
     performed(step("a", PromptAction(text_of("hi"))), run)
@@ -101,7 +101,7 @@ def test_a_budget_that_is_used_up_asks_nobody() -> None:
     assert (caught.value.failure.kind, len(model.calls)) == ("limit", 1)
 
 
-def test_a_dry_run_asks_nobody() -> None:
+def test_a_dry_run_sends_no_request() -> None:
     model = FakeModel()
     run = new_run(FakeServices(model=model), dry_run=True)
     performed(step("a", PromptAction(text_of("hi ${n}"))), run, {"n": 1})

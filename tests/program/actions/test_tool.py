@@ -1,4 +1,4 @@
-"""A step that calls a tool: what it gives, how it fails, and that a tool nobody trusts ends the run."""
+"""A step that calls a tool: its results, its failures, and that an untrusted tool ends the run."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_request_without_an_answer_fails_with_its_kind(code: str, kind: str) -
     )
 
 
-def test_a_tool_nobody_trusts_ends_the_run_and_no_handler_sees_it() -> None:
+def test_an_untrusted_tool_ends_the_run_and_no_handler_sees_it() -> None:
     fakes, mend, behind = giving(TrustError("not trusted", code="untrusted")), Acting(), Acting()
     journal = MemoryJournal()
     flow = steps(

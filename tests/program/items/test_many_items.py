@@ -1,4 +1,4 @@
-"""Maps with very many items: what is done is remembered all at once, and nothing is kept for each of them."""
+"""Maps with very many items: finished items are replayed all at once, and nothing is kept per item."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return made
 
 
-def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_others(
+def test_a_resumed_run_reports_done_items_at_once_and_does_only_the_others(
     place: Place,
 ) -> None:
     stopped = place.run(FLOW)
@@ -74,7 +74,7 @@ def test_a_resumed_run_tells_of_those_that_are_done_at_once_and_does_only_the_ot
     assert (place.root / "gone-5" / "file").exists()
 
 
-def test_what_is_remembered_at_once_counts_in_a_view_as_one_by_one(place: Place) -> None:
+def test_items_replayed_at_once_count_in_a_view_as_one_by_one(place: Place) -> None:
     stopped = place.run(FLOW)
     place.write("flow.yaml", FLOW.replace("max_failures: 3", "max_failures: 30"))
     ran = place.resume(stopped.result.run)

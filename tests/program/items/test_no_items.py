@@ -22,8 +22,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def map_over(input: str, **fields: str) -> str:
-    said = "".join(f"  {name}: {value}\n" for name, value in fields.items())
-    return f"map:\n  input: {input!r}\n{said}  steps: [{{shell: 'echo ${{item}}'}}]\n"
+    rest = "".join(f"  {name}: {value}\n" for name, value in fields.items())
+    return f"map:\n  input: {input!r}\n{rest}  steps: [{{shell: 'echo ${{item}}'}}]\n"
 
 
 def warnings(ran: Ran) -> list[str]:
@@ -60,14 +60,14 @@ def test_what_is_written_like_a_command_is_refused_with_the_form_that_runs_it(
 ) -> None:
     text = command.replace('"', '\\"')
     flow = f'vars: {{dir: .}}\nmap:\n  input: "{text}"\n  steps: [{{shell: "echo ${{item}}"}}]\n'
-    said = place.refusal(flow)
-    assert said.startswith(
+    message = place.refusal(flow)
+    assert message.startswith(
         "flow.yaml:3:10: this looks like a command, but a plain input never runs one\n"
     )
-    assert said.endswith(f'fix: write input: {{command: "{text}"}}')
+    assert message.endswith(f'fix: write input: {{command: "{text}"}}')
     (finding,) = place.check(flow)
     assert (finding.severity, finding.code) == ("error", "command-input")
-    assert str(finding.problem).replace(f"{place.root}/", "") == said
+    assert str(finding.problem).replace(f"{place.root}/", "") == message
 
 
 @pytest.mark.parametrize(
@@ -229,11 +229,11 @@ def test_a_warning_is_shown_at_once_and_again_at_the_end(place: Place) -> None:
             other.watch(EventRecord(number, 0.0, event))
             progress.add(EventRecord(number, 0.0, event))
         view.finish(ran.result)
-    said = f"warning: {warnings(ran)[0]}"
+    warning = f"warning: {warnings(ran)[0]}"
     lines = stream.getvalue().splitlines()
-    assert [line.strip() for line in lines].count(said) == 2
+    assert [line.strip() for line in lines].count(warning) == 2
     assert "1 warning" in next(line for line in lines if line.startswith("✓ finished"))
     assert '"event":"note","level":"warning","path":"map"' in json.getvalue()
     assert next(iter(summary_lines(progress, ran.result)))[1] == "yellow"
-    assert f"  {said}" in place.plait("show", "last").stdout.splitlines()
+    assert f"  {warning}" in place.plait("show", "last").stdout.splitlines()
     assert event_json(Note("map", "so"))["level"] == "note"

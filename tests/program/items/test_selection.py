@@ -1,4 +1,4 @@
-"""Items that were chosen anew: those of an older choice are nobody's failures and count nowhere."""
+"""Items that were selected again: failures of an older selection count nowhere."""
 
 from __future__ import annotations
 

@@ -50,16 +50,16 @@ def printing(*chunks: bytes) -> Any:
 
 
 def items(
-    said: str, directory: Path, *, run: Any = no_command, values: dict[str, Json] | None = None
+    text: str, directory: Path, *, run: Any = no_command, values: dict[str, Json] | None = None
 ) -> list[Json]:
     """The items of a map, written as in a file."""
-    node = parse(said, "flow.yaml")
+    node = parse(text, "flow.yaml")
     assert isinstance(node, Mapping)
     selection = read_selection(node)
-    said_input = node.get("input")
-    assert said_input is not None
+    input_node = node.get("input")
+    assert input_node is not None
     found = read_items(
-        read_input(said_input),
+        read_input(input_node),
         directory=str(directory),
         run_command=run,
         values=values,
@@ -69,10 +69,10 @@ def items(
 
 
 def wrong(
-    said: str, directory: Path, *, run: Any = no_command, values: dict[str, Json] | None = None
+    text: str, directory: Path, *, run: Any = no_command, values: dict[str, Json] | None = None
 ) -> PlaitError:
     with pytest.raises(PlaitError) as caught:
-        items(said, directory, run=run, values=values)
+        items(text, directory, run=run, values=values)
     return caught.value
 
 
@@ -96,7 +96,7 @@ FILES = [
     ("a.json",      '[1, 2, 3, 4]',                      "json_path: '$[1:3]'",       [2, 3]),
     ("a.json",      '{"i": ["ab", "b"]}',                "json_path: \"$.i[?match(@, 'a.')]\"", ["ab"]),
     ("a.json",      '{"i": ["ab", "b"]}',                "json_path: \"$.i[?search(@, '(')]\"", []),
-    ("a.json",      '{"n": 1}\n{"n": 2}\n',              "",                          [{"n": 1}, {"n": 2}]),  # told by its lines
+    ("a.json",      '{"n": 1}\n{"n": 2}\n',              "",                          [{"n": 1}, {"n": 2}]),  # recognized by its lines
     ("a.jsonl",     '{"n": 1}\n\n[2]\n"x"\n3\n',         "",                          [{"n": 1}, [2], "x", 3]),
     ("a.ndjson",    '{"n": 1}',                          "",                          [{"n": 1}]),
     ("a.jsonl",     '{"n": 1}\n{"n": 2}\n',              "json_path: $[*].n",         [1, 2]),
@@ -161,7 +161,7 @@ def test_a_command_is_handed_on_as_a_template_so_that_its_values_are_bound(tmp_p
     assert seen == ["dir"]
 
 
-def test_a_said_format_wins(tmp_path: Path) -> None:
+def test_a_declared_format_wins(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("a,b\n1,2\n")
     assert items("input: {file: a.json, format: csv}", tmp_path) == [{"a": "1", "b": "2"}]
     assert items("input: {file: a.json, format: text}", tmp_path) == ["a,b", "1,2"]
@@ -397,16 +397,16 @@ BAD_INPUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "whats"), BAD_INPUTS)
+@pytest.mark.parametrize(("text", "whats"), BAD_INPUTS)
 def test_an_input_that_means_nothing_is_refused_with_everything_that_is_wrong(
-    said: str, whats: list[str]
+    text: str, whats: list[str]
 ) -> None:
     with pytest.raises(InputError) as caught:
-        read_input(parse(said, "flow.yaml"))
+        read_input(parse(text, "flow.yaml"))
     assert sorted(problem.what for problem in caught.value.problems) == sorted(whats)
 
 
-def test_all_that_is_wrong_with_a_selection_is_said_at_once() -> None:
+def test_all_problems_of_a_selection_are_reported_at_once() -> None:
     node = parse(
         "json_path: $.items[\nfilter: score >\nsort_by: a DSC, b\ndistinct: 'a b'\noffset: -1\nmax_items: true\n",
         "flow.yaml",
@@ -532,9 +532,9 @@ CHOICES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "expected"), CHOICES)
-def test_items_are_chosen_in_the_documented_order(said: str, expected: str) -> None:
-    node = parse(said, "flow.yaml")
+@pytest.mark.parametrize(("text", "expected"), CHOICES)
+def test_items_are_chosen_in_the_documented_order(text: str, expected: str) -> None:
+    node = parse(text, "flow.yaml")
     assert isinstance(node, Mapping)
     chosen = select(iter(ROWS), read_selection(node))
     assert (
@@ -603,8 +603,8 @@ rows = st.lists(
     st.sampled_from(["s", "s DESC", "i DESC, s NULLS FIRST", "s DESC NULLS FIRST, i"]),
     st.integers(0, 40),
 )
-def test_sorting_in_runs_is_sorting(found: list[Json], said: str, first: int) -> None:
-    order = compile_order(said)
+def test_sorting_in_runs_is_sorting(found: list[Json], text: str, first: int) -> None:
+    order = compile_order(text)
     tagged = [{**row, "at": at} for at, row in enumerate(found)]
     expected = sorted(tagged, key=order.key)  # stable, as Python's is
     assert list(sorting._merge_sort(iter(tagged), order.key, 3)) == expected
@@ -645,9 +645,9 @@ IDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "said", "key"), IDS)
-def test_an_id_is_one_safe_segment_of_a_path(item: Json, said: str, key: str) -> None:
-    assert item_key(item, compile_template(said)) == key
+@pytest.mark.parametrize(("item", "template", "key"), IDS)
+def test_an_id_is_one_safe_segment_of_a_path(item: Json, template: str, key: str) -> None:
+    assert item_key(item, compile_template(template)) == key
 
 
 def test_without_an_id_equal_data_has_an_equal_key() -> None:

@@ -1,4 +1,4 @@
-"""A spool: the same items for every life of a run, complete or not there."""
+"""The spool has the same items for every run attempt, and is complete or missing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_items_that_fail_leave_what_was_there(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["items"]
 
 
-def test_nobody_waits_for_a_pipe_in_the_place_of_a_spool(tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_a_spool_does_not_block(tmp_path: Path) -> None:
     file = str(tmp_path / "items.jsonl")
     written = write_spool([("a", 1)], file)
     os.unlink(file)
@@ -105,7 +105,7 @@ def test_a_missing_spool_is_an_error(tmp_path: Path) -> None:
     assert caught.value.what == "the items of this run cannot be read: No such file or directory"
 
 
-def test_nobody_else_may_read_it_and_secrets_are_masked(tmp_path: Path) -> None:
+def test_other_users_may_not_read_it_and_secrets_are_masked(tmp_path: Path) -> None:
     file = tmp_path / "items"
     assert write_spool([("a", {"token": Secret("hidden")})], str(file)) == SpoolInfo(
         1, inspect_spool(str(file)).digest

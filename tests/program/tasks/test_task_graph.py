@@ -58,7 +58,7 @@ def failing(description: str = "fail", **fields: Any) -> Task:
 
 
 class Model:
-    """Says what it is told to, or what a function makes of the question; keeps every question."""
+    """Gives the next answer, or the result of a function of the request; keeps every request."""
 
     def __init__(
         self, *answers: str | ModelResponse | Callable[[ModelRequest], str | ModelResponse]
@@ -67,9 +67,9 @@ class Model:
         self._answers = answers
 
     def __call__(self, ask: ModelRequest) -> ModelResponse:
-        said = self._answers[min(len(self.asks), len(self._answers) - 1)]
+        given = self._answers[min(len(self.asks), len(self._answers) - 1)]
         self.asks.append(ask)
-        answer = said(ask) if callable(said) else said
+        answer = given(ask) if callable(given) else given
         return (
             answer
             if isinstance(answer, ModelResponse)
@@ -349,13 +349,13 @@ def test_a_prompt_has_the_context_first_and_then_the_task() -> None:
     ]
 
 
-@pytest.mark.parametrize("said", PLACEHOLDERS)
-def test_what_a_model_says_is_never_a_template(said: str) -> None:
-    model = Model(said, "end")
+@pytest.mark.parametrize("text", PLACEHOLDERS)
+def test_what_a_model_says_is_never_a_template(text: str) -> None:
+    model = Model(text, "end")
     first = Task("a {topic}", "", agent=Agent("r", provider=model))
     second = Task("b {topic}", "", agent=first.agent, context=[first])
-    Ensemble([first, second]).run({"topic": said})
-    assert model.prompts[1] == f"## Output of task-1 (r)\n\n{said}\n\n## Task\n\nb {said}"
+    Ensemble([first, second]).run({"topic": text})
+    assert model.prompts[1] == f"## Output of task-1 (r)\n\n{text}\n\n## Task\n\nb {text}"
 
 
 def test_usage_is_kept_by_task_and_summed_up_also_beside_tasks_without_a_model() -> None:
@@ -384,7 +384,7 @@ def test_an_answer_of_a_schema_is_asked_for_again_and_every_question_counts() ->
     assert '"title":"{5} {x}"' in model.prompts[0]
 
 
-def test_an_answer_that_never_fits_fails_the_task_with_what_was_said() -> None:
+def test_an_answer_that_never_fits_fails_the_task_with_the_text_of_the_model() -> None:
     first = doing("a", name="a")
     task = Task(
         "Give",
@@ -420,7 +420,7 @@ def test_a_limit_ends_the_ensemble_before_the_question_that_would_exceed_it() ->
     assert output.task_outputs[0].raw == "x"
 
 
-def test_a_model_is_needed_only_where_nobody_else_does_the_task() -> None:
+def test_a_model_is_needed_only_for_a_task_without_a_tool_or_flow() -> None:
     assert Ensemble([doing("a")]).run().raw == "a"
     with pytest.raises(EnsembleError) as caught:
         Ensemble([doing("a"), Task("b", "", name="b")]).run()
@@ -489,7 +489,7 @@ def test_a_loop_has_so_many_rounds_and_says_if_that_was_not_enough() -> None:
     assert raws(output) == ["12"]
 
 
-def test_the_first_task_of_a_round_hears_what_the_round_before_came_to() -> None:
+def test_the_first_task_of_a_round_receives_the_result_of_the_round_before() -> None:
     model = Model("draft 1", "draft 2")
     write = Task("write", "", agent=Agent("w", provider=model), name="write")
     judge = doing("judge", context=[write], name="judge")
@@ -571,7 +571,7 @@ def team(*roles: str, model: Model | None = None) -> list[Task]:
     return [Task(f"part of {role}", "", agent=Agent(role, provider=worker)) for role in roles]
 
 
-def test_a_manager_delegates_and_hears_refusals_as_text() -> None:
+def test_a_manager_delegates_and_receives_refusals_as_text() -> None:
     manager = Model(
         delegating(
             ("writer", "w1 {x}"),
@@ -776,8 +776,8 @@ def test_more_that_is_refused() -> None:
             ["there is no operator 'equals'"],
         ),
     ]
-    for tasks, fields, said in rows:
-        assert refused(*tasks, **fields) == said
+    for tasks, fields, message in rows:
+        assert refused(*tasks, **fields) == message
 
 
 def test_tasks_that_need_each_other_through_loops_are_named() -> None:
@@ -948,7 +948,7 @@ def test_in_python_a_task_makes_the_items() -> None:
     assert caught.value.missing_variables == ["topic"]
 
 
-def test_a_map_needs_whoever_makes_its_items() -> None:
+def test_a_map_needs_the_task_that_makes_its_items() -> None:
     first = doing("first", name="first")
     plan = doing("plan", context=[first], name="plan")
     each = doing("each", name="each")
@@ -1052,7 +1052,7 @@ class Lazy:
 
 
 PROVIDERS = [
-    # provider             what is said of it
+    # provider             what is reported
     (lambda _: 1 // 0, f"the provider '{__name__}.<lambda>' raised ZeroDivisionError: integer division or modulo by zero"),
     (lambda _: 5,      f"the provider '{__name__}.<lambda>' gave no answer, but int: return text, or an Answer"),
     ([7],              "the provider 'list' gave no answer, but int: return text, or an Answer"),
@@ -1060,15 +1060,15 @@ PROVIDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("provider", "said"), PROVIDERS)
+@pytest.mark.parametrize(("provider", "message"), PROVIDERS)
 def test_a_provider_that_does_not_answer_fails_its_task_and_the_outputs_so_far_are_there(
-    provider: Any, said: str
+    provider: Any, message: str
 ) -> None:
     seen: list[Any] = []
     tasks = [doing("a", name="a"), Task("b", "", name="b", agent=Agent("r", provider=provider))]
     with pytest.raises(EnsembleError) as caught:
         Ensemble(tasks).run(watch=lambda stamped: seen.append(stamped.event))
-    assert caught.value.what == f"the ensemble ended before it was done: task 'b': {said}"
+    assert caught.value.what == f"the ensemble ended before it was done: task 'b': {message}"
     output = caught.value.output
     assert isinstance(output, plait.EnsembleOutput)
     assert [(one.id, one.status) for one in output.task_outputs] == [("a", "done"), ("b", "failed")]
@@ -1102,7 +1102,7 @@ def test_an_output_is_found_by_its_task_or_by_its_id() -> None:
 
 EACH = doing("each", name="each")
 MISTAKES: list[tuple[Callable[..., object], dict[str, Any], str]] = [
-    # what is made, of what                                             what is told
+    # what is made, of what                                             what is shown
     (Task,       {"description": "q", "agent": "bob"},                "the agent of a task is an Agent, not str\nfix: pass Agent(role)"),
     (Task,       {"description": "q", "agent": {"role": "x"}},        "the agent of a task is an Agent, not dict\nfix: pass Agent(role)"),
     (Task,       {"description": "q", "agent": Agent},                "the agent of a task is an Agent, not type\nfix: pass Agent(role)"),

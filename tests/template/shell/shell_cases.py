@@ -9,13 +9,13 @@ from plait.core.values import Json
 from plait.template.shell.binding import BindingPlan, BoundScript, bind, plan
 from plait.template.shell.lexer import Dialect, Piece, ValueSlot
 
-_HOLE = re.compile(r"\$\{[a-z](:raw|:opt)?\}")
+_PLACEHOLDER = re.compile(r"\$\{[a-z](:raw|:opt)?\}")
 
 
 def pieces(template: str) -> list[Piece]:
     made: list[Piece] = []
     at = 0
-    for index, found in enumerate(_HOLE.finditer(template)):
+    for index, found in enumerate(_PLACEHOLDER.finditer(template)):
         made.append(template[at : found.start()])
         made.append(
             ValueSlot(index, *found.span(), raw=found[1] == ":raw", option=found[1] == ":opt")

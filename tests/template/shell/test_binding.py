@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plait
-from fuzz.shell_fuzz import Tally, forced_wrong, fuzz, soup
+from fuzz.shell_fuzz import Results, forced_wrong, fuzz, soup
 from plait.adapters.process.process import run_shell
 from plait.core.errors import InternalError, ShellRefusedError, ValueRefusedError
 from plait.core.source import Source
@@ -455,26 +455,26 @@ SHELLS_TO_FUZZ = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 
 @pytest.mark.parametrize("shell", SHELLS_TO_FUZZ)
 def test_random_scripts_see_their_values_unchanged_and_run_none(shell: str) -> None:
-    tally = fuzz(shell, runs=600, seed=20, wrong_lexer=False)
-    assert (tally.wrong, tally.canaries, tally.refused, tally.stopped) == (0, 0, 0, 0), (
-        tally.first_failure
+    results = fuzz(shell, runs=600, seed=20, wrong_lexer=False)
+    assert (results.wrong, results.canaries, results.refused, results.stopped) == (0, 0, 0, 0), (
+        results.first_failure
     )
-    assert tally.values >= 600
+    assert results.values >= 600
 
 
 @pytest.mark.share
 @pytest.mark.parametrize("shell", SHELLS_TO_FUZZ)
 def test_no_value_runs_when_every_state_is_forced_wrong(shell: str) -> None:
     runs = 300 // every(4)
-    tally = fuzz(shell, runs=runs, seed=21, wrong_lexer=True)
-    assert tally.canaries == 0, tally.first_failure
-    assert tally.values >= runs
+    results = fuzz(shell, runs=runs, seed=21, wrong_lexer=True)
+    assert results.canaries == 0, results.first_failure
+    assert results.values >= runs
 
 
 def test_no_value_runs_in_syntax_thrown_together() -> None:
-    tally = soup(runs=800, seed=22)
-    assert tally.canaries == 0, tally.first_failure
-    assert tally.refused < 760  # enough was accepted, and run
+    results = soup(runs=800, seed=22)
+    assert results.canaries == 0, results.first_failure
+    assert results.refused < 760  # enough was accepted, and run
 
 
 def test_the_wrong_lexer_is_wrong_everywhere() -> None:
@@ -493,11 +493,11 @@ def test_the_canary_sings_when_values_are_pasted(shell: str, tmp_path: Path) -> 
     assert (tmp_path / "canary").exists()
 
 
-def test_a_tally_fails_on_wrong_arguments_and_on_canaries() -> None:
+def test_results_with_wrong_arguments_or_canaries_fail() -> None:
     assert [
-        Tally("sh", wrong=1).failed,
-        Tally("sh", canaries=1).failed,
-        Tally("sh", refused=1).failed,
+        Results("sh", wrong=1).failed,
+        Results("sh", canaries=1).failed,
+        Results("sh", refused=1).failed,
     ] == [
         True,
         True,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from plait.core.errors import LimitError
 from plait.template.shell.lexer import (
+    MAX_CACHED,
     MAX_DEPTH,
-    MAX_REMEMBERED,
     MAX_SHELL_TEXT,
     REFUSALS,
     Dialect,
@@ -615,7 +615,7 @@ def test_no_text_makes_the_lexer_fail_or_lose_a_placeholder(
     assert all(refusal.code in REFUSALS for refusal in answer.refusals)
 
 
-# ── long and repeated text ──────────────────────────────────────────────────
+# ── long and repeated text ───────────────────────────────────────────────
 
 
 def test_shell_text_has_a_limit() -> None:
@@ -656,7 +656,7 @@ def test_the_same_script_is_analysed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "long", ["echo ${x} " + "y" * MAX_REMEMBERED, "echo" + " ${x}" * (MAX_REMEMBERED // 64)]
+    "long", ["echo ${x} " + "y" * MAX_CACHED, "echo" + " ${x}" * (MAX_CACHED // 64)]
 )
 def test_the_answer_to_a_long_script_is_not_kept(long: str) -> None:
     assert lexed(long, "sh") is not lexed(long, "sh")

@@ -174,10 +174,10 @@ def test_nothing_of_a_project_runs_before_it_is_trusted(world: World) -> None:
 def test_a_trusted_project_runs(world: World) -> None:
     items = [world.write("project", "team/report", PROGRAM), world.signed("team/check", key=OTHER)]
     world.trust().trust_project(origin="plait trust")
-    verdicts = world.trust().require(items)
-    assert [verdict.by for verdict in verdicts] == ["project", "project"]
-    assert all(verdict.project_trusted for verdict in verdicts)
-    assert verdicts[0].record() == {
+    decisions = world.trust().require(items)
+    assert [decision.by for decision in decisions] == ["project", "project"]
+    assert all(decision.project_trusted for decision in decisions)
+    assert decisions[0].record() == {
         "item_id": "team/report",
         "space": "project",
         "allowed": True,
@@ -224,9 +224,9 @@ def test_only_a_folder_can_be_trusted(world: World, name: str) -> None:
 
 def test_a_signature_by_a_trusted_key_is_enough(world: World) -> None:
     world.trust_key()
-    (verdict,) = world.trust().require([world.signed()])
-    assert not verdict.project_trusted
-    assert verdict.record() == {
+    (decision,) = world.trust().require([world.signed()])
+    assert not decision.project_trusted
+    assert decision.record() == {
         "item_id": "team/report",
         "space": "project",
         "allowed": True,
@@ -246,12 +246,12 @@ def test_json_is_signed_beside_itself(world: World) -> None:
         item.data, kind="tool", item_id="team/data", extension=".json", key=KEY, now=NOW
     )
     Path(f"{item.path}.sig").write_bytes(beside)
-    judging = world.trust()
-    assert judging.decide(item).by == "signature"
+    checker = world.trust()
+    assert checker.decide(item).by == "signature"
     other = replace(item, data=b"[]", digest=sha256_hex(b"[]"))
-    assert judging.decide(other).code == "changed"
+    assert checker.decide(other).code == "changed"
     Path(f"{item.path}.sig").write_bytes(beside.replace(b":2026-03-30", b":2026-03-29"))
-    assert judging.decide(item).code == "forged"
+    assert checker.decide(item).code == "forged"
 
 
 DEMANDS = [
@@ -273,28 +273,28 @@ def test_a_project_can_demand_signatures(
     world.store.trust_project(str(world.project), origin="plait trust")
     if settings is not None:
         (world.project / ".ai" / "plait.yaml").write_text(settings)
-    judging = world.trust(ask=lambda _: True)
-    assert judging.require([world.signed("team/signed")])[0].project_trusted is not signed_only
-    assert judging.decide(world.write("project", "team/plain", PROGRAM)).allowed is not signed_only
+    checker = world.trust(ask=lambda _: True)
+    assert checker.require([world.signed("team/signed")])[0].project_trusted is not signed_only
+    assert checker.decide(world.write("project", "team/plain", PROGRAM)).allowed is not signed_only
     if signed_only:
-        error = refused(judging, world.write("project", "team/plain", PROGRAM))
+        error = refused(checker, world.write("project", "team/plain", PROGRAM))
         assert error.what == (
             "'team/plain' may not run: it is not signed, and this project demands signatures (trust: signed)"
         )
 
 
-def test_a_demand_is_heard_as_soon_as_it_is_made(world: World) -> None:
+def test_a_demand_for_signatures_holds_as_soon_as_it_is_made(world: World) -> None:
     world.store.trust_project(str(world.project), origin="plait trust")
-    judging = world.trust()
+    checker = world.trust()
     plain = world.write("project", "team/plain", PROGRAM)
-    assert judging.decide(plain).allowed
+    assert checker.decide(plain).allowed
     (world.project / ".ai" / "plait.yaml").write_text("trust: signed\n")
-    verdict = judging.decide(plain)
-    assert not verdict.allowed
-    assert f"{world.project}/.ai/plait.yaml" in judging.rests_on(verdict)
+    decision = checker.decide(plain)
+    assert not decision.allowed
+    assert f"{world.project}/.ai/plait.yaml" in checker.rests_on(decision)
 
 
-def test_whatever_a_verdict_rests_on_is_named(world: World) -> None:
+def test_everything_that_a_decision_depends_on_is_named(world: World) -> None:
     item = world.signed()
     machine_key(world)
     places = world.trust().rests_on(world.trust().decide(item))
@@ -344,13 +344,13 @@ def test_a_lock_refuses_what_it_does_not_list_or_what_has_changed(world: World) 
     same, other = (world.write("project", f"team/{name}", PROGRAM) for name in ("same", "other"))
     lock = Lockfile.of(str(world.project))
     assert set(lock.files) == {"tools/team/same.sh", "tools/team/other.sh"}
-    judging = world.trust().with_lockfile(lock)
-    assert [verdict.by for verdict in judging.require([same, other])] == ["project", "project"]
+    checker = world.trust().with_lockfile(lock)
+    assert [decision.by for decision in checker.require([same, other])] == ["project", "project"]
     other = world.write("project", "team/other", b"#!/bin/sh\nrm\n")
     late = world.write("project", "team/late", PROGRAM)
     mine = world.write("user", "team/mine", PROGRAM)
     fix = "fix: look at it, then type: plait tools lock"
-    assert str(refused(judging, same, other, late, mine)) == (
+    assert str(refused(checker, same, other, late, mine)) == (
         f"{mine.path}: 'team/mine' may not run: plait.lock does not list it\n"
         "fix: copy it into the project, then type: plait tools lock\n"
         f"{late.path}: 'team/late' may not run: plait.lock does not list it\n{fix}\n"
@@ -461,9 +461,9 @@ def test_a_content_only_signature_counts_as_none(world: World) -> None:
     world.trust_key()
     item = world.signed()
     rye = world.write("project", "team/report", item.data.replace(b"plait:signed", b"rye:signed"))
-    verdict = world.trust().decide(rye)
-    assert (verdict.allowed, verdict.code) == (False, "content-only")
-    assert verdict.why == "its signature (rye) covers only its content, not its id"
+    decision = world.trust().decide(rye)
+    assert (decision.allowed, decision.code) == (False, "content-only")
+    assert decision.why == "its signature (rye) covers only its content, not its id"
     world.store.trust_project(str(world.project), origin="plait trust")
     assert world.trust().decide(rye).by == "project"
 
@@ -493,13 +493,13 @@ def test_what_was_verified_is_what_runs_while_the_file_is_swapped(world: World) 
     swapper = threading.Thread(target=swap)
     swapper.start()
     try:
-        judging = world.trust()
+        checker = world.trust()
         seen = set()
         for _ in range(1000):
             contents = read_below(good.space.root, "tools/team/report.sh")
             assert contents is not None
             item = replace(good, data=contents[0], digest=sha256_hex(contents[0]))
-            assert judging.decide(item).allowed is (item.data == good.data)
+            assert checker.decide(item).allowed is (item.data == good.data)
             seen.add(item.data)
     finally:
         stop.set()
@@ -510,13 +510,13 @@ def test_what_was_verified_is_what_runs_while_the_file_is_swapped(world: World) 
 def test_bytes_of_a_known_digest_are_not_hashed_again(world: World) -> None:
     world.trust_key()
     item = world.signed()
-    judging = world.trust()
-    assert judging.decide(item).allowed
+    checker = world.trust()
+    assert checker.decide(item).allowed
     # Such an item cannot be read from a file: only its digest can tell that it was verified before.
     unread = replace(item, data=item.data + b"x")
-    assert judging.decide(unread).allowed
+    assert checker.decide(unread).allowed
     assert not world.trust().decide(unread).allowed
-    assert not judging.decide(replace(unread, id="team/other")).allowed
+    assert not checker.decide(replace(unread, id="team/other")).allowed
 
 
 # ── keys ─────────────────────────────────────────────────────────────────
@@ -547,9 +547,9 @@ def test_a_key_is_trusted_for_some_ids_in_some_spaces(
     runs: bool,
 ) -> None:
     world.trust_key(spaces=spaces, ids=ids)
-    verdict = world.trust().decide(world.signed(item_id, space=space))
-    assert verdict.allowed is runs
-    assert verdict.code == ("" if runs else "out-of-scope")
+    decision = world.trust().decide(world.signed(item_id, space=space))
+    assert decision.allowed is runs
+    assert decision.code == ("" if runs else "out-of-scope")
 
 
 def test_a_key_is_trusted_for_known_spaces_only(world: World) -> None:
@@ -560,11 +560,11 @@ def test_a_key_is_trusted_for_known_spaces_only(world: World) -> None:
 def test_a_revoked_key_is_refused_whatever_else_is_trusted(world: World) -> None:
     world.trust_key()
     item = world.signed(at=NOW - 10_000)
-    judging = world.trust()
-    assert judging.decide(item).allowed
+    checker = world.trust()
+    assert checker.decide(item).allowed
     world.store.revoke(KEY.fingerprint, "stolen")
     world.store.trust_project(str(world.project), origin="plait trust")
-    assert refused(judging, item).what == (
+    assert refused(checker, item).what == (
         f"'team/report' may not run: it is signed by Ada's key {KEY.fingerprint[:16]}…, which was revoked"
     )
     with pytest.raises(TrustError, match="was revoked"):
@@ -592,17 +592,17 @@ def test_a_rotation_replaces_a_key(world: World) -> None:
     world.trust_key(ids=("team/*",))
     new = world.store.rotate(sign_rotation(KEY, OTHER, version=2, now=NOW))
     assert (new.owner, new.ids, new.version) == ("Ada", ("team/*",), 2)
-    judging = world.trust()
+    checker = world.trust()
     world.clock = NOW + 60
-    assert judging.decide(world.signed("team/a", key=OTHER, at=NOW + 60)).allowed
-    assert judging.decide(world.signed("team/b", key=KEY, at=NOW)).allowed
-    assert judging.decide(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
+    assert checker.decide(world.signed("team/a", key=OTHER, at=NOW + 60)).allowed
+    assert checker.decide(world.signed("team/b", key=KEY, at=NOW)).allowed
+    assert checker.decide(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
     world.trust_key(ids=("team/*",))
     assert world.trust().decide(world.signed("team/c", key=KEY, at=NOW + 1)).code == "key-ended"
 
 
 ROTATIONS = [
-    # by whom        to       version  when        what is said
+    # by whom        to       version  when        the message
     (KEY,   THIRD,   2,       NOW,     "the key was not replaced: the old key has ended, or was replaced already"),
     (KEY,   OTHER,   3,       NOW,     "the key was not replaced: the old key has ended, or was replaced already"),
     (OTHER, THIRD,   2,       NOW,     "the key was not replaced: its version 2 is not above 2"),
@@ -611,16 +611,16 @@ ROTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "version", "at", "said"), ROTATIONS)
+@pytest.mark.parametrize(("old", "new", "version", "at", "message"), ROTATIONS)
 def test_a_rotation_cannot_be_repeated_or_turned_back(
-    world: World, old: PrivateKey, new: PrivateKey, version: int, at: float, said: str
+    world: World, old: PrivateKey, new: PrivateKey, version: int, at: float, message: str
 ) -> None:
     world.trust_key()
     world.store.rotate(sign_rotation(KEY, OTHER, version=2, now=NOW))
     before = world.store.keys()
     with pytest.raises(TrustError) as caught:
         world.store.rotate(sign_rotation(old, new, version=version, now=at))
-    assert caught.value.what == said
+    assert caught.value.what == message
     assert world.store.keys() == before
 
 
@@ -650,13 +650,13 @@ def test_an_older_version_is_refused_after_a_newer_one_ran(world: World) -> None
 
 
 def may_run(world: World, item: ToolFile) -> bool:
-    """It is let through, and on a verdict of its own."""
-    return [verdict.item.id for verdict in world.trust().require([item]) if verdict.allowed] == [
+    """Whether the item is allowed, by a decision of its own."""
+    return [decision.item.id for decision in world.trust().require([item]) if decision.allowed] == [
         item.id
     ]
 
 
-def test_judging_alone_remembers_nothing(world: World) -> None:
+def test_deciding_alone_records_nothing(world: World) -> None:
     world.trust_key()
     world.trust().decide(world.signed(data=b"new\n"))
     assert may_run(world, world.signed(data=b"old\n", at=NOW - 60))
@@ -703,7 +703,7 @@ def test_versions_are_forgotten_whatever_the_project_is_called(tmp_path: Path) -
     assert world.store.forget_versions("team/report") == 1
 
 
-def test_nothing_is_remembered_of_items_that_are_refused(world: World) -> None:
+def test_nothing_is_recorded_of_items_that_are_refused(world: World) -> None:
     world.trust_key()
     refused(world.trust(), world.signed(), world.write("project", "team/plain", PROGRAM))
     assert may_run(world, world.signed(at=NOW - 60))
@@ -722,7 +722,7 @@ class Person:
         return self.answer
 
 
-def test_a_person_is_asked_once_and_remembered(world: World) -> None:
+def test_a_person_is_asked_once_and_the_answer_is_recorded(world: World) -> None:
     items = [world.write("project", f"team/{name}", PROGRAM) for name in ("a", "b", "c")]
     (world.project / ".env").write_text("KEY=value\n")
     (world.project / ".ai" / "config").mkdir()
@@ -730,9 +730,9 @@ def test_a_person_is_asked_once_and_remembered(world: World) -> None:
     (world.project / ".ai" / "state").mkdir()
     (world.project / ".ai" / "state" / "journal").write_text("")
     person = Person(True)
-    judging = world.trust(ask=person)
-    assert [verdict.by for verdict in judging.require(items[:2])] == ["project", "project"]
-    judging.require(items)
+    checker = world.trust(ask=person)
+    assert [decision.by for decision in checker.require(items[:2])] == ["project", "project"]
+    checker.require(items)
     world.trust(ask=person).require(items)
     (question,) = person.asked
     assert str(question) == (
@@ -748,19 +748,19 @@ def test_a_person_is_asked_once_and_remembered(world: World) -> None:
 def test_a_no_is_not_asked_again(world: World) -> None:
     item = world.write("project", "team/a", PROGRAM)
     person = Person(False)
-    judging = world.trust(ask=person)
+    checker = world.trust(ask=person)
     for _ in range(2):
-        assert refused(judging, item).code == "not-trusted"
+        assert refused(checker, item).code == "not-trusted"
     assert len(person.asked) == 1
     assert world.store.projects() == ()
 
 
-def test_nobody_is_asked_about_what_is_trusted_or_cannot_be(world: World) -> None:
+def test_no_question_is_asked_about_items_that_are_trusted_or_cannot_be(world: World) -> None:
     world.trust_key()
     person = Person(True)
-    judging = world.trust(ask=person)
-    judging.require([world.signed("team/signed")])
-    error = refused(judging, tampered(world), world.write("project", "team/plain", PROGRAM))
+    checker = world.trust(ask=person)
+    checker.require([world.signed("team/signed")])
+    error = refused(checker, tampered(world), world.write("project", "team/plain", PROGRAM))
     assert sorted(problem.code or "" for problem in error.problems) == ["changed", "not-trusted"]
     assert person.asked == []
 
@@ -769,12 +769,12 @@ def test_parallel_items_put_one_question(world: World) -> None:
     items = [world.write("project", f"team/t{number}", PROGRAM) for number in range(8)]
     together = threading.Barrier(8)
     person = Person(True)
-    judging = world.trust(ask=person)
+    checker = world.trust(ask=person)
     allowed: list[bool] = []
 
     def run(item: ToolFile) -> None:
         together.wait(10)
-        allowed.append(judging.require([item])[0].allowed)
+        allowed.append(checker.require([item])[0].allowed)
 
     threads = [threading.Thread(target=run, args=(item,)) for item in items]
     for thread in threads:
@@ -808,22 +808,22 @@ def test_a_user_space_inside_the_project_is_not_believed(world: World) -> None:
     own = replace(
         world.write("project", "team/own", PROGRAM), space=Space("user", str(world.project / ".ai"))
     )
-    judging = world.trust(user=inside, ask=lambda _: True)
-    assert not judging.project_trusted
+    checker = world.trust(user=inside, ask=lambda _: True)
+    assert not checker.project_trusted
     for item in (world.signed(), own):
-        assert refused(judging, item).fix == (
+        assert refused(checker, item).fix == (
             "your user space lies inside this project: let USER_SPACE name a folder outside it"
         )
     with pytest.raises(TrustError, match="cannot vouch for itself"):
-        judging.trust_project(origin="plait trust")
+        checker.trust_project(origin="plait trust")
 
 
 def test_a_home_that_is_itself_a_project_is_believed(world: World) -> None:
     home = str(world.user.parent)
-    judging = Trust(str(world.user), home, now=world.now, home=home)
-    judging.trust_project(origin="plait trust")
-    assert judging.decide(world.write("user", "team/own", PROGRAM)).by == "user-space"
-    assert judging.project_trusted
+    checker = Trust(str(world.user), home, now=world.now, home=home)
+    checker.trust_project(origin="plait trust")
+    assert checker.decide(world.write("user", "team/own", PROGRAM)).by == "user-space"
+    assert checker.project_trusted
 
 
 def test_no_environment_variable_says_that_something_is_trusted(
@@ -854,8 +854,8 @@ def test_the_environment_is_not_even_read(module: object) -> None:
 
 
 def test_your_own_files_run(world: World) -> None:
-    verdict = world.trust().decide(world.write("user", "team/own", PROGRAM))
-    assert (verdict.by, verdict.why) == ("user-space", "it is your own file; it is not signed")
+    decision = world.trust().decide(world.write("user", "team/own", PROGRAM))
+    assert (decision.by, decision.why) == ("user-space", "it is your own file; it is not signed")
 
 
 @pytest.mark.parametrize("place", ["tools/team/own.sh", "tools/team", "tools", "."])
@@ -889,9 +889,9 @@ def test_a_false_signature_is_refused_in_the_user_space_too(world: World) -> Non
 
 
 def test_without_a_project_your_own_files_run_and_others_do_not(world: World) -> None:
-    judging = Trust(str(world.user), None, ask=lambda _: True, now=world.now)
-    assert judging.require([world.write("user", "team/own", PROGRAM)])[0].by == "user-space"
-    assert refused(judging, world.write("project", "team/plain", PROGRAM)).code == "unsigned"
+    checker = Trust(str(world.user), None, ask=lambda _: True, now=world.now)
+    assert checker.require([world.write("user", "team/own", PROGRAM)])[0].by == "user-space"
+    assert refused(checker, world.write("project", "team/plain", PROGRAM)).code == "unsigned"
 
 
 # ── the installation ─────────────────────────────────────────────────────
@@ -905,12 +905,12 @@ def test_a_system_file_runs_as_it_was_installed_and_not_otherwise(world: World) 
     item = world.write("system", "core/list", PROGRAM)
     assert world.trust().decide(item).code == "changed-system-file"
     manifest.write(str(world.system))
-    judging = world.trust()
-    assert judging.require([item])[0].by == "manifest"
+    checker = world.trust()
+    assert checker.require([item])[0].by == "manifest"
     changed = world.write("system", "core/list", PROGRAM + b"rm\n")
     moved = replace(item, path=str(world.system / "tools" / "core" / "other.sh"))
     for wrong in (changed, moved):
-        assert str(refused(judging, wrong)) == (
+        assert str(refused(checker, wrong)) == (
             f"{wrong.path}: 'core/list' may not run: it is not the file that was installed\n"
             "fix: install Plait again; in a checkout of it: python -m plait.tools.trust.manifest"
         )
@@ -1055,19 +1055,19 @@ def test_processes_that_write_at_the_same_time_lose_nothing(world: World) -> Non
     ]
     assert [writer.wait(50) for writer in writers] == [0, 0, 0, 0]
     assert {known.root for known in world.store.projects()} == {str(folder) for folder in folders}
-    remembered = json.loads((world.user / "trust" / "rollback.json").read_text())
-    assert len(remembered) == 4 * 10 + 1
-    assert remembered["user\ntool\nshared\n.sh"]["time"] == "2026-01-01T00:00:09Z"
+    recorded = json.loads((world.user / "trust" / "rollback.json").read_text())
+    assert len(recorded) == 4 * 10 + 1
+    assert recorded["user\ntool\nshared\n.sh"]["time"] == "2026-01-01T00:00:09Z"
 
 
 def test_a_change_by_another_process_is_seen_at_once(world: World) -> None:
     item = world.write("project", "team/plain", PROGRAM)
-    judging = world.trust()
-    assert not judging.decide(item).allowed
+    checker = world.trust()
+    assert not checker.decide(item).allowed
     world.store.trust_project(str(world.project), origin="plait trust")
-    assert judging.decide(item).allowed
+    assert checker.decide(item).allowed
     world.store.forget_project(str(world.project))
-    assert not judging.decide(item).allowed
+    assert not checker.decide(item).allowed
 
 
 # ── private keys ─────────────────────────────────────────────────────────
@@ -1099,13 +1099,13 @@ def test_a_passphrase_closes_a_key(world: World) -> None:
     key = folder.create(passphrase=Secret("correct horse"), effort=CHEAP)
     assert key.seed.hex() not in (world.user / "keys" / "signing.key").read_text()
     assert folder.open(passphrase=Secret("correct horse")) == key
-    for wrong, said in (
+    for wrong, message in (
         (Secret("wrong"), "that is not the passphrase of this key"),
         (None, "this key needs its passphrase"),
     ):
         with pytest.raises(InputError) as caught:
             folder.open(passphrase=wrong)
-        assert caught.value.what == said
+        assert caught.value.what == message
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
@@ -1290,14 +1290,14 @@ def test_a_successor_that_was_tampered_with_is_refused(world: World) -> None:
 # ── keys of the machine ──────────────────────────────────────────────────
 
 
-def machine_key(world: World, key: PrivateKey = KEY, **said: object) -> Path:
+def machine_key(world: World, key: PrivateKey = KEY, **fields: object) -> Path:
     """A key that the administrator trusts for all; the record is the one that 'plait keys show' prints."""
     shown = TrustStore(str(world.top / "administrator"), now=world.now).add(
         key.public, owner="IT", origin="by hand"
     )
     path = world.machine / f"{key.fingerprint}.json"
     path.parent.mkdir(exist_ok=True, mode=0o755)
-    path.write_text(json.dumps({**shown.record(), **said}))
+    path.write_text(json.dumps({**shown.record(), **fields}))
     path.chmod(0o644)
     return path
 
@@ -1305,15 +1305,15 @@ def machine_key(world: World, key: PrivateKey = KEY, **said: object) -> Path:
 def test_a_key_of_the_machine_is_trusted_and_never_written(world: World) -> None:
     path = machine_key(world)
     before = path.read_bytes()
-    verdict = world.trust().decide(world.signed())
-    assert (verdict.by, verdict.owner) == ("signature", "IT")
+    decision = world.trust().decide(world.signed())
+    assert (decision.by, decision.owner) == ("signature", "IT")
     assert [key.fingerprint for key in trusted_keys(world)] == [KEY.fingerprint]
     world.store.revoke(KEY.fingerprint, "lost")
     assert world.trust().decide(world.signed()).code == "revoked-key"
     assert path.read_bytes() == before
 
 
-def test_what_the_machine_revokes_nobody_trusts(world: World) -> None:
+def test_a_key_revoked_by_the_machine_is_not_trusted(world: World) -> None:
     world.trust_key()
     assert world.trust().decide(world.signed()).by == "signature"
     machine_key(world, revoked={"time": time_text(NOW), "reason": "lost"})
@@ -1332,14 +1332,14 @@ def test_a_user_space_around_the_project_is_believed_only_if_it_is_the_home_of_t
     around = world.top / ".ai"
     TrustStore(str(around), now=world.now).trust_project(str(world.project), origin="brought along")
     item = world.write("project", "team/report", PROGRAM)
-    judging = world.trust(user=around, ask=lambda _: True)
-    assert not judging.project_trusted
-    error = refused(judging, item)
+    checker = world.trust(user=around, ask=lambda _: True)
+    assert not checker.project_trusted
+    error = refused(checker, item)
     assert error.fix == (
         "your user space lies around this project: let USER_SPACE name your home, or a folder apart from it"
     )
     with pytest.raises(TrustError, match="lies around this project, which cannot vouch for itself"):
-        judging.trust_project(origin="test")
+        checker.trust_project(origin="test")
     at_home = Trust(
         str(around), str(world.project), now=world.now, home=str(world.top), machine="/nowhere"
     )

@@ -1,4 +1,4 @@
-"""What the manifest tells of the system's files is what reading them gives."""
+"""The manifest describes the system's files exactly as reading them does."""
 
 from __future__ import annotations
 

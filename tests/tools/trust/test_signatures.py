@@ -340,14 +340,14 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
         signature = read_signature(data)
     except TrustError as error:
-        said = error.code
+        code = error.code
     else:
-        said = (
+        code = (
             None
             if signature is None or signature.text.encode() in data
             else "read what is not there"
         )
-    assert said in (None, "malformed-signature")
+    assert code in (None, "malformed-signature")
 
 
 # ── keys ─────────────────────────────────────────────────────────────────
@@ -429,7 +429,7 @@ def test_a_rotation_says_which_key_follows_which() -> None:
 THIRD = PrivateKey(bytes(32))
 
 ROTATIONS = [
-    # what is written instead                                what is said
+    # what is written instead                                the message
     ({"version": 3},                                         "the rotation statement is not signed by its old key"),
     ({"time": "2099-01-01T00:00:00Z"},                       "the rotation statement is not signed by its old key"),
     ({"old": THIRD.public.hex()},                            "the rotation statement is not signed by its old key"),
@@ -442,12 +442,12 @@ ROTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "said"), ROTATIONS)
-def test_a_changed_rotation_is_refused(change: dict[str, object], said: str) -> None:
+@pytest.mark.parametrize(("change", "message"), ROTATIONS)
+def test_a_changed_rotation_is_refused(change: dict[str, object], message: str) -> None:
     record = json.loads(sign_rotation(KEY, OTHER, version=2, now=NOW))
     with pytest.raises((TrustError, InputError)) as caught:
         read_rotation(json.dumps({**record, **change}).encode())
-    assert caught.value.what == said
+    assert caught.value.what == message
 
 
 def test_a_rotation_needs_the_word_of_the_new_key_too() -> None:
