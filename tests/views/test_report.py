@@ -93,7 +93,9 @@ def test_a_running_run_names_what_runs_now_and_since_when(tmp_path: Path, *, who
     assert [part["running"] for part in record["phases"]] == [
         [{"path": "map/item:c", "title": "c.txt", "since": 6.0, "attempt": 1, "inside": None}]
     ]
-    assert [text for text, _ in report_lines(report, now=9.0)][3] == (
+    lines = [text for text, _ in report_lines(report, now=9.0)]
+    assert lines[1].endswith(", 6.0 s, continued 1 time")  # by `plait resume` or `plait retry`
+    assert lines[3] == (
         f"      ● c.txt   since {time.strftime('%H:%M:%S', time.localtime(6.0))}, 3.0 s"
     )
 

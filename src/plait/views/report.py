@@ -282,13 +282,13 @@ def _head(report: Report, now: float) -> Iterator[Line]:
     seconds = progress.duration(now if status == "running" else progress.last_at)
     start_time = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
     duration = "" if progress.since is None else f", {clock(seconds)}"
-    resumes = progress.run_attempts - 1
-    resumed = f", resumed {pluralize(resumes, 'time')}" if resumes > 0 else ""
+    later_attempts = progress.run_attempts - 1
+    continued = f", continued {pluralize(later_attempts, 'time')}" if later_attempts > 0 else ""
     run = one_line(report.run)
     shown = progress.shown_status if status == "done" else status
     words = f"finished{failed_items(progress)}" if status == "done" else status
     yield f"{sign(shown)} {one_line(progress.flow)}  run {run}  {words}", state_colour(shown)
-    yield f"  {one_line(progress.file, None)}   {start_time}{duration}{resumed}", "dim"
+    yield f"  {one_line(progress.file, None)}   {start_time}{duration}{continued}", "dim"
 
 
 def _part_line(part: Part, report: Report, now: float) -> Line:
