@@ -108,7 +108,7 @@ steps:
   - id: quick
     shell: echo quick
   - id: long
-    shell: echo begun; test -e go || sleep 60
+    shell: echo begun; until test -e go; do sleep 0.05; done
 """
 
 
@@ -189,7 +189,7 @@ map:
   input: [one, two, three]
   max_parallel: 1
   steps:
-    - shell: echo begun ${item}; test ${item} != three || test -e go || sleep 60
+    - shell: echo begun ${item}; test ${item} != three || until test -e go; do sleep 0.05; done
 """
 
 
