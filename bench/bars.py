@@ -47,12 +47,12 @@ REACHED_BY = {
         "at 2 at a time. There every shell that ends waits for Plait before the next one starts. A "
         "faster function here and there does not reach that. A plan for plain items in C, which "
         "starts the next shell before it records the last one, might; it was not tried. Of 1,000 "
-        "items, 40 to 110 ms are missing, and the start of the command takes 73 ms. Half of it would "
-        "reach the bar at 8 at a time. None at all would at 2 at a time without output, and with "
-        "captured output not even that."
+        "items, 40 to 110 ms are missing, and the start of the command takes 73 ms. A little "
+        "more than half of it would reach the bar at 8 at a time. None at all would at 2 at a time "
+        "without output, and with captured output not even that."
     ),
     "a function through plait mcp": (
-        "The function takes 0.12 ms. Two messages through two pipes take 0.03 ms by themselves, and "
+        "The function takes 0.1 ms. Two messages through two pipes take 0.02 ms by themselves, and "
         "an echo with the same `plait.call` after it, which is the least that any server needs, is "
         "above the bar already: both processes fall asleep between two messages. Another transport "
         "(shared memory and a busy wait), or several calls in one message, would reach it."

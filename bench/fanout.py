@@ -143,8 +143,7 @@ def _map_table(
         "process, with its start and the reading of the file. Its guardian is compiled, and its "
         "shells begin from one that waits; where nothing is compiled, the guardian in Python "
         "executes each shell. Engines say themselves how long the items took, without their own "
-        "start. "
-        f"The bar: at most {most:g} times xargs.",
+        "start. " + (f"The bar: at most {most:g} times xargs." if BY_FILE in bars else "No bar."),
         times,
         to=XARGS,
         bars=bars,

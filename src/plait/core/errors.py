@@ -127,7 +127,7 @@ class MissingNamesError(TemplateError):
 
 
 class PromptTemplateError(TemplateError):
-    """Variables of a prompt that were not given (seed 001)."""
+    """Variables of a prompt that were not given."""
 
     def __init__(self, what: str, missing_variables: Sequence[str], template: str) -> None:
         super().__init__(what, code="missing-variables")

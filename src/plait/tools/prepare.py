@@ -536,7 +536,7 @@ def _context(
     project_trusted: bool,
     opened: bool,
 ) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """The `{name}` parameters of seed 000's table, whose paths lead to the verified bytes.
+    """The parameters of a runtime, such as `{tool_path}`; their paths lead to the verified bytes.
 
     Also returns the folders of these bytes, each with the original folder.
     """

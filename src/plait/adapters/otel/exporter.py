@@ -3,7 +3,8 @@
 The journal is the queue.  Nothing waits in memory but one batch, the run never waits for the
 collector, and what was not taken is still there: for the next try, for the resumed run, for
 `plait export otel RUN --rest`.  `otel.json` in the folder of the run has the number of the last
-event whose spans the collector took, so a resumed run sends the rest and nothing twice.
+event whose spans the collector took, so a resumed run sends the rest.  A batch is sent twice only
+if Plait is killed before it notes the answer.
 A run that is not sampled has the number up to which its events count there, under another name.
 """
 

@@ -50,7 +50,7 @@ _UNITS: Final = {
     names.STEP_DURATION: ("s", "duration of a step"),
     names.MODEL_DURATION: ("s", "duration of a model turn"),
     names.TOKENS: ("{token}", "tokens of a model turn"),
-    names.FAILURES: ("{step}", "steps that failed"),
+    names.FAILURES: ("{step}", "steps and tool calls that failed"),
     names.RETRIES: ("{attempt}", "attempts that failed and were followed by another"),
     names.COST_SUM: ("USD", "cost of model turns"),
     names.QUEUE: ("{item}", "items of maps that have not ended"),
