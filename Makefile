@@ -19,8 +19,8 @@ BENCH_STAMP := $(VENV)/.stamp-bench
 DOCS_STAMP := $(VENV)/.stamp-docs
 PEERS := $(VENV)/peers
 PEERS_STAMP := $(PEERS)/.stamp
-# Three more than two cores: a test waits for half of its time for a process, a server or a clock.
-WORKERS := 5
+# Two more than two cores: nearly half of the time a test waits for a process, a server or a clock.
+WORKERS := 4
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # What an installation is made from.
 SOURCES := pyproject.toml hatch_build.py src/plait/adapters/process/warm.c src/plait/adapters/process/guardian.c

@@ -25,6 +25,20 @@ page.on("pageerror", (error) => problems.push(String(error)));
 page.on("dialog", (dialog) => { problems.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
 context.on("request", (request) => requests.push(request.url()));
 
+const NAVIGATION = /context was destroyed|navigation/i;
+
+// A page that is left in the middle of a question is asked again when the next one is there.
+async function onceLoaded(ask) {
+  for (let times = 1; ; times++) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (times === 5 || !NAVIGATION.test(String(error))) throw error;
+      await page.waitForLoadState("load");
+    }
+  }
+}
+
 const COMMANDS = {
   open: async ({ url }) => (await page.goto(url, { waitUntil: "load" }))?.status(),
   // A function that is called in each page before the page's own scripts.
@@ -38,7 +52,8 @@ const COMMANDS = {
     await page.emulateMedia({ colorScheme: scheme });
   },
   // A function of the page, with `given`.  The page's policy does not hold here.
-  evaluate: ({ script, given }) => page.evaluate(`(${script})(${JSON.stringify(given ?? null)})`),
+  evaluate: ({ script, given }) =>
+    onceLoaded(() => page.evaluate(`(${script})(${JSON.stringify(given ?? null)})`)),
   // Asked from outside: inside the page its policy forbids to evaluate text.
   wait: async ({ script, given }) => {
     // A page without its styles has its text already, but not its colours and sizes.
@@ -48,7 +63,7 @@ const COMMANDS = {
       try {
         if (await page.evaluate(call)) return;
       } catch (error) {
-        if (!/context was destroyed|navigation/i.test(String(error))) throw error;
+        if (!NAVIGATION.test(String(error))) throw error;
       }
       if (Date.now() > until) {
         const text = await page.evaluate("document.body.innerText.slice(0, 2000)");
@@ -66,9 +81,11 @@ const COMMANDS = {
   address: () => page.url(),
   back: async () => (await page.goBack())?.status(),
   axe: async () => {
-    await page.waitForLoadState("load");
-    await page.evaluate(axe);
-    const found = await page.evaluate("axe.run(document, { resultTypes: ['violations'] })");
+    const found = await onceLoaded(async () => {
+      await page.waitForLoadState("load");
+      await page.evaluate(axe);
+      return page.evaluate("axe.run(document, { resultTypes: ['violations'] })");
+    });
     return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" | ")}`);
   },
   picture: ({ file, whole = true }) => page.screenshot({ path: file, fullPage: whole }),
