@@ -15,14 +15,12 @@ Then these rules must hold:
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from crash.scene import ENGINE, LEDGER, Ended, Failed, Scene, read_aside
+from crash.scene import LEDGER, Ended, Failed, Scene, read_aside
 
 FLOW: Final = """\
 steps:
@@ -90,7 +88,6 @@ class Edited(Scene):
     revisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     texts: dict[str, list[int]] = field(default_factory=dict)
     """The revisions of each step at its last start, by path."""
-    flags: Sequence[str] = ()
     marked_done: bool = False
     """The user marked the step that may run once as done, with any text."""
     accepted: dict[str, int] | None = None
@@ -115,20 +112,6 @@ class Edited(Scene):
         for name, revision in self.revisions.items():
             text = text.replace(f"R-{name}", f"r{revision}")
         (self.project / "flow.yaml").write_text(text)
-
-    def command(self, *engine_options: str) -> list[str]:
-        run = self.run
-        work = ["run", "flow.yaml"] if run is None else ["resume", run, *self.flags]
-        return [
-            sys.executable,
-            "-P",
-            str(ENGINE),
-            *self.engine_options,
-            *engine_options,
-            "--",
-            *work,
-            self.view,
-        ]
 
     # ── run attempts ─────────────────────────────────────────────────────
 

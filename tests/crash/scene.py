@@ -119,6 +119,8 @@ class Scene:
     view: str = "--quiet"
     engine_options: Sequence[str] = ()
     """Options of engine.py, for every engine."""
+    flags: Sequence[str] = ()
+    """Options of `plait resume`."""
     deaths: list[Death] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -154,7 +156,7 @@ class Scene:
     def command(self, *engine_options: str) -> list[str]:
         """The command that resumes the run, or starts it if there is none yet."""
         run = self.run
-        work = ["run", "flow.yaml"] if run is None else ["resume", run]
+        work = ["run", "flow.yaml"] if run is None else ["resume", run, *self.flags]
         return [
             sys.executable,
             "-P",

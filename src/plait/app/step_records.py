@@ -54,12 +54,12 @@ def _times(journal: Journal, path: str) -> Iterator[str]:
     places = [""]
     for name in path_names(path):
         places = [
-            one for place in places for one in _numbered_paths(journal, join_path(place, name))
+            one for place in places for one in _repetition_paths(journal, join_path(place, name))
         ]
     yield from places
 
 
-def _numbered_paths(journal: Journal, here: str) -> Iterator[str]:
+def _repetition_paths(journal: Journal, here: str) -> Iterator[str]:
     yield here
     if last_name(here) in HANDLERS:
         times = (numbered_name(here, number) for number in count(1))

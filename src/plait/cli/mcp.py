@@ -221,7 +221,7 @@ def _list(catalog: Catalog, *, as_json: bool) -> None:
     from plait.app.toolbox import toolbox
 
     print(f"{pluralize(len(entries), 'tool')} for MCP clients of {cut(catalog.project, None)}")
-    if unused := catalog.unused_patterns(entries):
+    if unused := catalog.patterns_without_entry(entries):
         print("nothing that may run fits " + cut(", ".join(map(repr, unused)), None))
     if not toolbox(catalog.project).trust.project_trusted:
         from plait.tools.trust.decisions import project_files

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from plait.core.hints import TYPE_CHECKING
+from plait.core.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import argparse
@@ -15,29 +15,34 @@ if TYPE_CHECKING:
     from plait.httpd.serve import HttpServer
 
 
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "--name": {
+        "metavar": "HOST",
+        "action": "append",
+        "help": "a name by which clients reach the server",
+    },
+    "--tls-cert": {"metavar": "FILE", "help": "serve over TLS: certificate (PEM)"},
+    "--tls-key": {"metavar": "FILE", "help": "and its key"},
+    "--password-file": {
+        "metavar": "FILE",
+        "help": "a password instead of a token of this start; also from PLAIT_PASSWORD",
+    },
+    "--insecure": {
+        "action": "store_true",
+        "help": "listen at an address of the network without TLS: others can read everything",
+    },
+}
+"""All options of a server except its address."""
+
+
 def add_serving(parser: Parser) -> None:
-    """Add all options except the address."""
-    parser.add_argument(
-        "--name", metavar="HOST", action="append", help="a name by which clients reach the server"
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", help="serve over TLS: certificate (PEM)")
-    parser.add_argument("--tls-key", metavar="FILE", help="and its key")
-    parser.add_argument(
-        "--password-file",
-        metavar="FILE",
-        help="a password instead of a token of this start; also from PLAIT_PASSWORD",
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="listen at an address of the network without TLS: others can read everything",
-    )
+    for option, settings in OPTIONS.items():
+        parser.add_argument(option, **settings)
 
 
 def first_serving_option(options: argparse.Namespace) -> str | None:
-    """Return an option of `add_serving` that was given; None if there is none."""
-    names = ("name", "tls_cert", "tls_key", "password_file", "insecure")
-    given = (f"--{name.replace('_', '-')}" for name in names if getattr(options, name))
+    """Return an option of a server that was given; None if there is none."""
+    given = (one for one in OPTIONS if getattr(options, one[2:].replace("-", "_")))
     return next(given, None)
 
 

@@ -186,7 +186,7 @@ class Calls:
     ) -> RunJob | None:
         """Resume a run; what it asks is asked first.
 
-        None: nobody answers, so it stays as it is; or another process works on it by now.
+        None: it stays as it is, since the client gave no answer; or another process works on it by now.
         `asked`: the client itself asks to resume it, and gets an error that names what is missing.
         """
         unknown = [one for one in state.questions if one not in (*words.repeat, *words.done)]

@@ -134,8 +134,8 @@ class Catalog:
             return self._patterns
         return read_patterns(self.project) or EVERYTHING
 
-    def unused_patterns(self, entries: Iterable[Exposed]) -> list[str]:
-        """Those that somebody chose and that name none of the entries."""
+    def patterns_without_entry(self, entries: Iterable[Exposed]) -> list[str]:
+        """The chosen patterns that match none of the entries."""
         patterns = self.patterns()
         if patterns is EVERYTHING:
             return []

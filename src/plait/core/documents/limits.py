@@ -17,8 +17,7 @@ MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 3_500
 """An integer with this many hexadecimal digits is still one that Python prints."""
 MAX_PROBLEMS: Final = 25
-"""Reading stops at this number of problems: nobody corrects more at once, and drawing each takes
-time.
+"""Reading stops at this number of problems: more do not help a person, and drawing each takes time.
 """
 MAX_SHOWN: Final = 60
 """Characters of a name in a message."""

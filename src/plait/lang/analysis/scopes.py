@@ -730,7 +730,7 @@ def _apply_step_options(
     return fields
 
 
-def called_tool_id(node: Mapping) -> str:
+def tool_id_to_call(node: Mapping) -> str:
     """The id of the tool that a step, a node or an action calls."""
     named = text_value(node.get("tool") or node.get("item_id")) or ""
     if not named.startswith(("rye/", "tool:")):
@@ -745,7 +745,7 @@ def called_tool_id(node: Mapping) -> str:
 
 def with_script(call: Mapping, fields: list[TemplateField]) -> list[TemplateField]:
     """The templates of the parameters of a call; the script of a shell tool is shell text."""
-    if called_tool_id(call) != SHELL_TOOL:
+    if tool_id_to_call(call) != SHELL_TOOL:
         return fields
     params = call.get("params")
     command, shell = (

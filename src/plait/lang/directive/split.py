@@ -96,8 +96,8 @@ def _passage(source: Source, start: int, end: int) -> nodes.Scalar:
 
 
 def _xml_fence(source: Source, start: int) -> tuple[int, int, int] | None:
-    """Where the text of the XML head begins and ends, and where its block ends; None if there
-    is no such block.
+    """Where the text of the XML head begins and ends, and where its block ends; None without
+    such a block.
     """
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(source.text, start):

@@ -15,7 +15,7 @@ from plait.core.errors import PlaitError, Problem
 from plait.core.hints import Final
 from plait.core.records import dataclass, replace
 from plait.core.source import Span
-from plait.lang.analysis.scopes import SHELL_TOOL, called_tool_id
+from plait.lang.analysis.scopes import SHELL_TOOL, tool_id_to_call
 from plait.lang.findings import Finding
 from plait.lang.workflow.compose import Blocks
 from plait.template.nodes import Text
@@ -161,7 +161,7 @@ def _own(step: Mapping, repair: str) -> Iterator[Finding]:
         field = field.get("command") if isinstance(field, Mapping) else field
         if isinstance(field, Scalar) and isinstance(field.value, str):
             yield from _script(field, repair)
-    params, tool = step.get("params"), called_tool_id(step)
+    params, tool = step.get("params"), tool_id_to_call(step)
     if isinstance(params, Mapping) and tool == SHELL_TOOL:
         command = params.get("command")
         if isinstance(command, Scalar) and isinstance(command.value, str):
